@@ -327,6 +327,7 @@ def test_of_several_texts_the_one_that_panics_is_named(
     assert raised.value.param == named
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
 def test_the_commands_end_with_status_2_and_no_traceback(folder: Path, name: str) -> None:
     if name == "config.json":

@@ -99,6 +99,7 @@ def test_an_alias_without_a_value() -> None:
         serve("--max-batch-size", "--port", "80")
 
 
+@pytest.mark.long
 def test_what_hints_and_aliases_name_exists() -> None:
     """Each flag of ours that they name is taken."""
     named = {flag for text in HINTS.values() for flag in re.findall(r"--[a-z][a-z-]+", text)}

@@ -206,6 +206,7 @@ def test_settings_are_listed_with_what_holds(tmp_path: Path) -> None:
     llm.text.close()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("text", ["[{", "{}", '[{"type": "function"}]'])
 def test_tools_are_read_before_the_model_is_loaded(tmp_path: Path, text: str) -> None:
     folder = byte_level_folder(tmp_path / "model", chat_template=TEMPLATE)

@@ -147,6 +147,7 @@ def test_an_error_of_a_command_that_nothing_was_imported_for(
     assert (alone.returncode, alone.stdout, alone.stderr) == (forked.returncode, forked.stdout, forked.stderr)
 
 
+@pytest.mark.long
 def test_an_engine_that_fails_as_nobody_thought_ends_the_server_with_its_reason(folder: Path) -> None:
     done = call("serve", str(folder), "--port", "0", program=slow("failing"))
     assert done.returncode == 1
@@ -169,6 +170,7 @@ def test_help_names_a_default_only_where_there_is_one() -> None:
     assert not re.search(r"default: (None|\))", told)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", ["--help", "serve --help", "env"])
 def test_help_may_be_read_in_part(arguments: str, unbuffered: str) -> None:
@@ -205,6 +207,7 @@ MISTRALS_CALLS = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{
 WARNING = "tool calls in Mistral's form are not taken apart yet"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("template", "flags", "warns"),
     [
@@ -248,6 +251,7 @@ def test_generate_streams_to_the_terminal(folder: Path) -> None:
     assert re.search(r"prompt: 1 tokens, \d+ ms, .* tokens/s · output: 6 tokens, \d+ ms, .* tokens/s\n$", done.stderr)
 
 
+@pytest.mark.long
 def test_generate_prepares_what_it_needs() -> None:
     done = call("generate", "--prompt", "Once upon a time", "--max-tokens", "3", "--temperature", "0")
     assert done.returncode == 0, done.stderr
@@ -309,6 +313,7 @@ def drawn_by_a_server(folder: Path, *flags: str) -> str:
         running.process.communicate()
 
 
+@pytest.mark.long
 def test_a_server_without_a_seed_samples_differently_after_a_restart(folder: Path) -> None:
     assert drawn_by_a_server(folder) != drawn_by_a_server(folder)
     assert drawn_by_a_server(folder, "--seed", "5") == drawn_by_a_server(folder, "--seed", "5")
@@ -340,6 +345,7 @@ def test_another_tokenizer(folder: Path, tmp_path: Path) -> None:
     assert "has no tokenizer.json" in done.stderr
 
 
+@pytest.mark.long
 def test_env_tells_versions_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ENVIRONMENT, "TPU_SKIP_MDS_QUERY", raising=False)  # of this process, whose jax set it
     done = call("env")

@@ -14,6 +14,7 @@ from tests.models.goldens import GOLDENS
 MODEL = str(GOLDENS / "qwen2")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -45,6 +46,7 @@ def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "has no config.json" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["orbax", "safetensors"])
 def test_other_commands_take_the_folder(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo model, whose tokenizer, template and generation_config.json are copied."""

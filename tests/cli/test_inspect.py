@@ -22,6 +22,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.few(22)
 @pytest.mark.parametrize("family", [name for name in FAMILIES if not name.endswith("_vision") and name != "llava"])
 def test_parameters_are_those_of_the_file(family: str, capsys: pytest.CaptureFixture[str]) -> None:
     with safe_open(GOLDENS / family / "model.safetensors", framework="numpy") as file:
@@ -95,6 +96,7 @@ LLAMA_8B = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("quantization", "sequences"), [("none", 0), ("int8", 27), ("fp8", 27), ("int4", 36)])
 def test_sequences_that_a_device_holds_which_is_not_here(
     quantization: str, sequences: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -175,6 +177,7 @@ def test_layers_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the mesh (one device) has no stages; give one that has" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A budget of 2 GiB for all: split blocks are as many, over stages too, replicated ones half as many."""
     big = ("--platform", "cpu", "--block-size", "16", "--dtype", "float32")

@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return byte_level_folder(tmp_path / "model")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("command", [["serve", "--port", "0"], ["generate", "--prompt", "a"]])
 def test_a_signal_ends_a_build_at_once(folder: Path, command: list[str], number: int, status: int) -> None:
@@ -62,6 +63,7 @@ def test_a_build_on_a_terminal_gives_the_cursor_back(folder: Path) -> None:
     os.close(ours)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, second: int, status: int) -> None:
     """Clients are told in the stream. A step is a fifth of a second: the two would run on for twelve seconds, and those
@@ -86,6 +88,7 @@ def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, se
         server.process.kill()
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_a_server_that_is_stuck(folder: Path) -> None:
     server = Running(STUCK, str(folder), "--max-num-seqs", "4")
     try:
@@ -131,6 +134,7 @@ def test_connections_are_refused_while_streams_go_on(folder: Path) -> None:
         server.process.kill()
 
 
+@pytest.mark.long
 def test_an_idle_server_just_stops(folder: Path) -> None:
     server = Running(SIMULATED, str(folder))
     server.process.send_signal(signal.SIGINT)
@@ -142,6 +146,7 @@ def test_an_idle_server_just_stops(folder: Path) -> None:
     assert stages[1].startswith("float32 on cpu, attention xla; 32 sequences at once, ")
 
 
+@pytest.mark.long
 def test_a_second_signal_to_an_idle_server_is_silent(folder: Path) -> None:
     server = Running(SIMULATED, str(folder))
     server.process.send_signal(signal.SIGINT)

@@ -22,6 +22,7 @@ SOME = ["qwen2", "qwen3_moe", "gpt_oss", "gemma3"]
 """Biases and two KV heads; experts; fused experts, sinks and biases; a tied head and windows."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4", "fp8"])
 @pytest.mark.parametrize("name", SOME)
 def test_leaves_are_those_that_were_converted(name: str, quantization: str, tmp_path: Path) -> None:
@@ -46,6 +47,7 @@ def test_short_types_and_the_stacked_layout(tmp_path: Path) -> None:
     assert_equal_leaves(models[0], load_model(GOLDENS / "qwen3", plain, dtype=np.dtype("bfloat16"), layout="stacked"))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
 def test_a_checkpoint_that_is_quantised_already(form: str, config: dict, tmp_path: Path) -> None:
@@ -78,6 +80,7 @@ def check(name, quantization, devices, folder):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "quantization", "devices"),
     [
@@ -164,6 +167,7 @@ def test_a_missing_chunk_is_an_error_that_names_it(leaf: str, tmp_path: Path) ->
             converted(out, tmp_path / to, to)
 
 
+@pytest.mark.long
 def test_a_missing_chunk_of_copied_heads(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
@@ -208,6 +212,7 @@ gc.collect()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["missing", "cut off"])
 def test_a_damaged_chunk_is_one_error_though_others_are_being_read(damage: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _RESTORE, str(tmp_path), damage]
@@ -217,6 +222,7 @@ def test_a_damaged_chunk_is_one_error_though_others_are_being_read(damage: str, 
     assert not found.stderr
 
 
+@pytest.mark.long
 def test_chunks_are_those_of_a_mesh(tmp_path: Path) -> None:
     program = f"""
 import json

@@ -53,6 +53,7 @@ def test_a_copy_has_the_same_tensors(name: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", [*WRITTEN, "gpt_oss", "gpt2", "olmo2", "deepseek_moe", "granite_moe", "cohere"])
 def test_leaves_become_the_tensors_that_they_were_made_of(name: str, tmp_path: Path) -> None:
     leaves = converted(GOLDENS / name, tmp_path / "leaves", "orbax")
@@ -77,6 +78,7 @@ def _layers(model: LoadedModel):
     return [(name, np.asarray(leaf)) for name, leaf in zip(names, model.weights, strict=True) if "embed" not in name]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8", "int8-w8a8"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_quantised_layers_are_read_as_an_engine_makes_them(name: str, quantization: str, tmp_path: Path) -> None:
@@ -169,6 +171,7 @@ def kv_scales(folder: Path, codes: KVCodes) -> np.ndarray:
     return np.asarray(model.build(model.weights).vectors.leaves["kv_scale"].get_value())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize(("codes", "kind"), [("float8_e4m3fn", "float"), ("int8", "int")])
 @pytest.mark.parametrize("names", KV_NAMES.values(), ids=KV_NAMES)

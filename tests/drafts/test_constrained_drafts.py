@@ -100,6 +100,7 @@ def expected(ahead: int = 1) -> Outputs:
     return drive(core_of(runner(0), ahead=ahead), requests())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("method", "tokens", "ahead"),
     one_of(
@@ -123,6 +124,7 @@ def test_tokens_are_those_without_drafts(
     assert core.stats().constraint_failures == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["draft", "verify", "accept", "masks", "history"])
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +138,7 @@ def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.Monk
     assert steps.kept > 40
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_few_blocks_preempt_rows_that_draft_under_masks(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_of(with_blocks(monkeypatch, runner(3, method), 24), caching=False)
@@ -145,6 +148,7 @@ def test_few_blocks_preempt_rows_that_draft_under_masks(method: Method, monkeypa
     assert steps.kept > 10
 
 
+@pytest.mark.long
 def test_a_mask_that_cannot_be_filled_ends_its_request_where_it_would_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,6 +181,7 @@ def test_more_rows_than_are_checked_do_not_draft(monkeypatch: pytest.MonkeyPatch
     assert steps.kept > 30
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_histories_have_the_tokens_that_grammars_force(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are computed at once, by plain steps between those that draft."""
@@ -225,6 +230,7 @@ def all_legal(self: JaxRunner, step: PackedBurst, drafted: DraftedStep, counts: 
 SEND, VERIFY = StepMasks._send, JaxRunner.verify
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("owner", "name", "wrong"),
     [
@@ -263,6 +269,7 @@ def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.
         assert output.accepted_prediction > 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["draft_model", "eagle3"])
 def test_no_more_is_drafted_than_a_step_asks_for(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each draft is a pass of its own."""

@@ -52,6 +52,7 @@ def runner_of(model: LoadedModel, draft: LoadedModel) -> JaxRunner:
     return runner
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("windows", "ahead"), one_of(2, [((None, None), 3), ((None, None), 0), ((9, 20), 1), ((None, 12), 1)])
 )
@@ -66,6 +67,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(windows: tuple[int | Non
     assert stats.accepted_tokens == stats.draft_tokens > 150
 
 
+@pytest.mark.long
 def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     device = with_blocks(monkeypatch, for_itself(), 24)
     fail_bursts(monkeypatch, device, (3, 8))
@@ -77,6 +79,7 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
     assert stats.accepted_tokens == stats.draft_tokens > 40
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (6, 0), (11, 3)])
 def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows catch up with what they missed, in several passes, also beside rows that missed less."""
@@ -89,6 +92,7 @@ def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.M
     assert min(stats.decode_steps, stats.speculate_steps) > 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", one_of(2, [288, 312]))
 def test_a_head_of_more_rows_or_fewer(rows: int) -> None:
     """Tables of one family are padded differently."""
@@ -126,6 +130,7 @@ def test_a_block_costs_what_both_models_keep() -> None:
     assert len(draft_shapes(pair, shapes).groups) == 1
 
 
+@pytest.mark.long
 def test_weights_of_both_are_counted() -> None:
     model = tiny_model()
     pair = with_draft(model, near_model(model))

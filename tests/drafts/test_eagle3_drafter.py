@@ -122,6 +122,7 @@ def greedy_requests() -> list[GenerateRequest]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [{}, {"blocks": 30, "caching": False}])
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +155,7 @@ def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.M
     assert [drafts for _, drafts in spy.found] == [chains.drafts(text, len(drafts)) for text, drafts in spy.found]
 
 
+@pytest.mark.long
 def test_mixed_steps_leave_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row decodes beside another's prompt: the token after its newest one is not known yet."""
     target = tiny_model()
@@ -176,6 +178,7 @@ def plain_greedy() -> dict[tuple[str, int], list[int]]:
     return tokens_of(make_core(plain_runner(), ahead=1), greedy_requests())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_tokens_are_those_of_plain_decoding(ahead: int) -> None:
     core = make_core(with_head(), ahead=ahead, clock=lambda: 0)
@@ -220,6 +223,7 @@ def test_programs_follow_from_the_head() -> None:
         assert len({key(model) for model in models}) == 3
 
 
+@pytest.mark.long
 def test_features_and_blocks_are_counted() -> None:
     target = tiny_model((12, None))
     model = with_draft(target, tiny_head(target))

@@ -74,12 +74,14 @@ def plain() -> Outputs:
 METHODS: tuple[Method, ...] = ("ngram", "draft_model")
 
 
+@pytest.mark.long
 def test_tokens_are_those_of_plain_decoding_with_a_head() -> None:
     """Its weights are random: hardly a draft is kept."""
     found, _ = run(3, requests(), method="eagle3")
     check_equal(plain(), found)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("method", "tokens", "ahead"),
     one_of(
@@ -94,6 +96,7 @@ def test_tokens_are_those_of_plain_decoding(tokens: int, ahead: int, method: Met
     assert kept > 30
 
 
+@pytest.mark.long
 def test_any_number_of_rows() -> None:
     """Three: the largest program is for no power of two."""
     check_equal(plain(), run(3, requests(), max_num_seqs=3)[0])
@@ -122,6 +125,7 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
     assert core.stats().accepted_at[0] > 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +138,7 @@ def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.Mo
     assert core.stats().accepted_tokens > 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [4, 12])
 def test_rows_of_many_positions_are_sampled_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row at a time, and three, which do not divide four."""
@@ -167,6 +172,7 @@ def count_once(model, counts, slots, tokens, drawn, params):
 COUNTED = speculate.counted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "name", "wrong"),
     [
@@ -182,6 +188,7 @@ def test_wrong_rules_are_seen(where, name: str, wrong: Callable, monkeypatch: py
         check_equal(plain(), found)
 
 
+@pytest.mark.long
 def test_a_shifted_uniform_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     sampled = speculate.sampled_tokens
 
@@ -194,6 +201,7 @@ def test_a_shifted_uniform_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         check_equal(plain(), found)
 
 
+@pytest.mark.long
 def test_kept_drafts_end_at_the_first_that_differs() -> None:
     for drafts in product(range(2), repeat=3):
         for count in range(4):

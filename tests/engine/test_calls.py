@@ -119,6 +119,7 @@ def test_workloads_have_every_call() -> None:
     assert seen == set(get_args(calls.Call))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_flipped_bit_is_found_in_its_message(workload: str) -> None:
     """In every byte of one message of each kind of call, in some of all others."""

@@ -151,6 +151,7 @@ def test_it_is_done_where_it_pays(mixed: float, pays: bool) -> None:
     assert (core.stats().forced_tokens > 0) == pays
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("asked", [{}, {"logprobs": 1}, {"repetition_penalty": 1.1}])
 def test_rows_do_not_draft_where_forced_tokens_are_computed_at_once(asked: dict[str, Any], stages: int) -> None:

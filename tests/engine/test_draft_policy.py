@@ -172,6 +172,7 @@ def test_what_was_asked_for_a_plan_that_never_came_is_no_step() -> None:
     assert plan.index not in device.policy._begun
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("most", [2, 4, 8])
 @pytest.mark.parametrize("each", [0.0, 0.001, 0.004])
 @pytest.mark.parametrize("gain", [1.02, 1.3, 1.6, 1.9, 2.8])
@@ -189,6 +190,7 @@ TIMES: dict[str, Callable[[int], float]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("late", [0, 2])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("gain", [2.5, 6.3])
@@ -347,6 +349,7 @@ def test_steps_whose_rows_keep_drafts_together_are_counted_by_their_rows() -> No
     assert tokens / seconds > 0.93 * always
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("steps", "rows", "times", "bound"),
     [

@@ -254,6 +254,7 @@ def test_the_line_follows_the_rule(steps: list[tuple[int, int, int]], data: st.D
                 rule.turn.pop(done.tenant[0], None)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(5, 35), st.integers(1, 10)), min_size=10, max_size=10), st.integers())
 @settings(max_examples=3, deadline=None)
 def test_ten_clients_that_have_work_are_served_alike(sizes: list[tuple[int, int]], seed: int) -> None:

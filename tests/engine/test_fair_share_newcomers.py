@@ -13,6 +13,7 @@ from tests.engine.small import RecordingRunner, ask, run, sequence_of, small_cor
 from tests.engine.tenants import Watched, asked_by
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("new", [1, 8, 40])
 @pytest.mark.parametrize("tokens", [3, 28])
 def test_a_user_who_comes_again_is_served_though_new_ones_keep_coming(new: int, tokens: int) -> None:
@@ -84,6 +85,7 @@ class Crowd:
         return count
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("requests_each", [1, 2, 5])
 @pytest.mark.parametrize("size", [1, 10])
 @pytest.mark.parametrize("seed", range(3))

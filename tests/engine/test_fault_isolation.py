@@ -58,6 +58,7 @@ def check_others_right(core: EngineCore, got: Got, requests: list[GenerateReques
             assert tokens == right(core, request, index)[: len(tokens)]
 
 
+@pytest.mark.few(28)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("at", FAULTS)
 @pytest.mark.parametrize(("name", "position"), [("r3", 0), ("r3", 8), ("r3", 24), ("r2", 0), ("r2", 9), ("r4", 0)])
@@ -71,6 +72,7 @@ def test_who_fails_by_itself_ends_and_all_others_are_right(name: str, position: 
     assert poison.failed[-1] == [name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", one_of(3, ["fcfs", "priority", "sjf"]))
 def test_several_that_fail_by_themselves_are_found(policy: str) -> None:
     """In random crowds short of blocks, with steps of several tokens, at random positions."""

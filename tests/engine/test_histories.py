@@ -213,6 +213,7 @@ def test_seeded_histories(seeds: range) -> None:
     assert len(seeds) == 1 or sum(machine.dead_ends for machine in machines) > 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", one_of(2, [2, 3]))
 def test_seeded_histories_of_several_shards(shards: int) -> None:
     for seed in range(40):
@@ -221,6 +222,7 @@ def test_seeded_histories_of_several_shards(shards: int) -> None:
         _run_seeded(seed, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stages", "drafts"), one_of(3, [(2, 3), (3, 0), (4, 3), (3, 3), (4, 0), (2, 0)]))
 def test_seeded_histories_of_several_stages(stages: int, drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_rows, "LEAST_PROMPT_TOKENS", 2)
@@ -245,18 +247,21 @@ def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(drafts: int, monk
         _run_seeded(0, stages=3, ahead=3, drafts=drafts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", one_of(2, ["priority", "sjf"]))
 def test_seeded_histories_of_other_policies(policy: str) -> None:
     for seed in range(40):
         _run_seeded(seed, policy=policy, partial=(None, 1, 2)[seed % 3], kept=(None, 0, 10, 30)[seed % 4])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drafts", one_of(3, [3, 1, 8]))
 def test_seeded_histories_with_drafts(drafts: int) -> None:
     for seed in range(30):
         _run_seeded(seed, faults=(0, 0.1)[seed % 2], drafts=drafts, shards=1 + seed // 2 % 2, retries=1000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("burst", one_of(3, [5, 2, 16]))
 def test_seeded_histories_with_bursts(burst: int) -> None:
     for seed in range(30):
@@ -275,6 +280,7 @@ FOLLOWED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", one_of(3, FOLLOWED), ids=str)
 def test_a_follower_repeats_seeded_histories(options: dict[str, Any]) -> None:
     """Half of them with calls that fail on the leader alone."""
@@ -293,6 +299,7 @@ def test_a_follower_repeats_random_histories() -> None:
     run_state_machine_as_test(FollowedHistories, settings=history_settings(40))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", one_of(3, ["fcfs", "priority", "sjf"]))
 def test_seeded_histories_with_faults(policy: str) -> None:
     """A fault changes no stream while there are tries left; without, it ends some with an error, and nothing else."""

@@ -77,6 +77,7 @@ def test_rows_are_spread_over_steps() -> None:
     assert set(decode[20:-20]) == {4}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rows", [4, 5, 6, 7, 9, 15, 16])
 def test_steady_decode_keeps_all_stages_busy(rows: int) -> None:
     core, _, pipeline = piped(**WIDE)
@@ -174,6 +175,7 @@ def test_as_many_steps_are_in_flight_as_there_are_stages_and_one() -> None:
     assert core.steps_ahead == STAGES
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("hit_rate", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("rows", [1, 3, 8, 16])
 def test_rows_that_draft_are_spread_over_steps_and_keep_all_stages_busy(rows: int, hit_rate: float) -> None:

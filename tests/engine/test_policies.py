@@ -118,6 +118,7 @@ class Load:
         return (*self.keys[sequence.request_id], sequence.index)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("blocks", [100, 13], ids=["slots", "blocks"])
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("policy", POLICIES)
@@ -302,6 +303,7 @@ def bounds(came: dict[str, tuple[float, int]], ageing: float) -> dict[str, float
     return {name: max(came[name][0], before[name] / 200) + 0.1 for name in came if came[name][1]}
 
 
+@pytest.mark.long
 def test_nothing_starves_under_priority_with_ageing() -> None:
     ageing = 2.0
     first, came = starts({"scheduling_policy": "priority", "priority_ageing_seconds": ageing}, 10_000)

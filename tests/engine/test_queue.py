@@ -35,6 +35,7 @@ class Counted(int):
     __hash__ = int.__hash__
 
 
+@pytest.mark.long
 def test_the_queue_costs_the_logarithm_of_its_length() -> None:
     count = 100_000
     queue, order = WaitingQueue(), random.Random(0).sample(range(count), count)

@@ -233,6 +233,7 @@ class Load:
         return sorted(waiting, key=lambda sequence: sequence.rank)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @pytest.mark.parametrize(("blocks", "shards"), [(100, 2), (14, 2), (20, 3)])
 def test_nobody_waits_for_what_is_free_or_a_worse_one_holds(policy: str, blocks: int, shards: int) -> None:

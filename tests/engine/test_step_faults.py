@@ -50,6 +50,7 @@ def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:
     assert faults > 25
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step_seconds", [None, 0.0002], ids=["at_collect", "in_a_thread"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
 def test_many_faults_change_no_stream(policy, step_seconds) -> None:

@@ -153,6 +153,7 @@ def error(found: Any, right: np.ndarray) -> float:
     return float(np.abs(wide(found) - right).max() / np.abs(right).max())
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MLPS)
 def test_a_layer_gives_what_the_oracle_does(name: str) -> None:
     layer, vectors = made(MLPS[name])
@@ -225,6 +226,7 @@ def test_experts_of_groups_that_are_not_the_best_are_never_chosen() -> None:
     assert [set(row) for row in chosen.tolist()] == [set(row) for row in right]
 
 
+@pytest.mark.long
 def test_padding_goes_to_no_expert_and_is_not_counted() -> None:
     layer, vectors = made(MLPS["softmax"])
     x, real = rows(12), np.arange(12) % 3 > 0

@@ -92,6 +92,7 @@ jax.lax.ragged_all_to_all, exchange._padded = ragged_all_to_all, exchange._ragge
 """
 
 
+@pytest.mark.long
 def test_rows_sent_by_a_ragged_exchange():
     """As accelerators send them; what a device receives is what the others send it."""
     program = "check('shared', 'none', 'ep4', 'both', 'whole', forms=['exchange'])"
@@ -116,6 +117,7 @@ for scheme in ("int8", "int8-w8a8", "fp8"):
     run_on_devices(_PRELUDE + program, 2)
 
 
+@pytest.mark.long
 def test_the_form_of_dispatch_is_the_fastest_that_agrees():
     """As on an accelerator: the first form is timed slower, then the second one is wrong."""
     program = """

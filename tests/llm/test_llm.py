@@ -121,6 +121,7 @@ def test_logprobs_have_vllms_shape(make) -> None:
     assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
 
 
+@pytest.mark.long
 def test_a_chats_answer_is_taken_apart() -> None:
     """By the demo model, which calls tools and thinks."""
     llm = LLM("demo", max_num_seqs=2, lazy_compile=True)

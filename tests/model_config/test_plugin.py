@@ -94,6 +94,7 @@ def _other_name(name: str) -> str:
     return name
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
 def test_a_plugin_gives_the_logits_of_its_models(checkpoint: Path) -> None:
     config = read_declared(checkpoint).config

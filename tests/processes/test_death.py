@@ -42,6 +42,7 @@ async def test_a_killed_engine_ends_streams_within_a_second_and_is_started_again
         assert answer == Answer(right_tokens(PROMPT, 2, seed=1), "[DONE]")
 
 
+@pytest.mark.long
 async def test_a_killed_api_process_frees_its_requests_and_is_started_again(folder: Path) -> None:
 
     async with serving(folder, program=SLOW_STEPS) as server:
@@ -59,6 +60,7 @@ async def test_a_killed_api_process_frees_its_requests_and_is_started_again(fold
         assert answer == Answer(right_tokens(PROMPT, 2, seed=1), "[DONE]")
 
 
+@pytest.mark.long
 async def test_several_api_processes_share_a_port_and_an_engine(folder: Path) -> None:
     async with serving(folder, "--api-workers", "3") as server:
         answers = await asyncio.gather(*(server.stream(prompt=[1, 2, i], max_tokens=20) for i in range(60)))
@@ -68,6 +70,7 @@ async def test_several_api_processes_share_a_port_and_an_engine(folder: Path) ->
         assert sum(bool(server.child("api", i).cpu_times().user) for i in range(3)) == 3
 
 
+@pytest.mark.long
 async def test_an_engine_that_dies_too_often_ends_the_server(folder: Path) -> None:
     async with serving(folder, "--max-restarts", "1") as server:
         server.child("engine").kill()
@@ -88,6 +91,7 @@ async def test_children_end_with_a_parent_that_is_killed(folder: Path) -> None:
         assert await asyncio.to_thread(lambda: psutil.wait_procs(children, 10)[1]) == []
 
 
+@pytest.mark.long
 async def test_an_api_process_that_does_not_hear_is_killed_in_the_end(folder: Path) -> None:
     async with serving(folder, "--drain-seconds", "0") as server:
         server.child("api").suspend()
@@ -98,6 +102,7 @@ async def test_an_api_process_that_does_not_hear_is_killed_in_the_end(folder: Pa
             await server.process.wait()
 
 
+@pytest.mark.long
 async def test_an_engine_that_cannot_begin_again_at_once_is_tried_again(folder: Path) -> None:
     """The model's folder is away for a while."""
     async with serving(folder, program=slow("vanishing")) as server:

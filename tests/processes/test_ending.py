@@ -37,6 +37,7 @@ async def test_sigterm_to_all_processes_lets_streams_end(folder: Path) -> None:
         assert await asyncio.wait_for(server.process.wait(), 20) == 0
 
 
+@pytest.mark.long
 async def test_a_client_that_does_not_read_is_cut_off(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with serving(folder, "--max-num-seqs", "16", log=log) as server:

@@ -45,6 +45,7 @@ def kill_at_once(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(processes, 10)
 
 
+@pytest.mark.long
 async def test_nothing_remains_of_one_that_ends(folder: Path, temporary: Path) -> None:
     async with serving(folder):
         assert len(list(temporary.iterdir())) == 1
@@ -59,6 +60,7 @@ async def test_nothing_remains_where_the_supervisor_is_killed(folder: Path, temp
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
 async def test_what_remains_where_all_are_killed_goes_with_the_next_start(folder: Path, temporary: Path) -> None:
     async with serving(folder) as running, serving(folder) as killed:
         kill_at_once(processes_of(killed))

@@ -42,6 +42,7 @@ def shared_files(process: psutil.Process) -> list[str]:
     return [line[5] for line in fields if line[1].startswith("rw-s") and len(line) > 5]
 
 
+@pytest.mark.long
 async def test_no_process_writes_to_a_mapped_file(folder: Path) -> None:
     """A full disk would end it by SIGBUS."""
     async with serving(folder, "--api-workers", "2") as server:
@@ -53,6 +54,7 @@ async def test_no_process_writes_to_a_mapped_file(folder: Path) -> None:
     assert {name for name in mapped if name.startswith("/") and not name.startswith("/memfd:")} == set()
 
 
+@pytest.mark.long
 async def test_a_full_temporary_folder_is_not_noticed(
     folder: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +75,7 @@ async def test_a_full_temporary_folder_is_not_noticed(
         assert await server.stream(prompt=PROMPT, max_tokens=5) == right
 
 
+@pytest.mark.long
 async def test_a_log_that_takes_nothing_is_not_noticed(folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

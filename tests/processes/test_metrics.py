@@ -55,6 +55,7 @@ async def told_by_all(server: Serving, times: int = 24) -> list[dict[str, float]
     return [{short: scrape[key] for short, key in names.items() if key in scrape} for scrape in scrapes]
 
 
+@pytest.mark.long
 async def test_three_api_processes_tell_the_same_sums_also_after_one_was_killed(folder: Path) -> None:
     async with serving(folder, "--api-workers", "3") as server:
         await asyncio.gather(*(server.stream(prompt=[1, 2, i], max_tokens=10) for i in range(60)))
@@ -72,6 +73,7 @@ async def test_three_api_processes_tell_the_same_sums_also_after_one_was_killed(
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_a_restarted_engine_is_counted_and_its_totals_begin_anew(folder: Path) -> None:
     async with serving(folder) as server:
         await server.stream(prompt=[1, 2, 3], max_tokens=10)
@@ -86,6 +88,7 @@ async def test_a_restarted_engine_is_counted_and_its_totals_begin_anew(folder: P
         assert told["jaxinfer:engine_ready", ()] == 1
 
 
+@pytest.mark.long
 async def test_every_metric_that_the_configs_and_documents_name_is_told(folder: Path) -> None:
     drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 2})
     async with serving(folder, "--speculative-config", drafts) as server:

@@ -47,6 +47,7 @@ async def test_a_stopped_engine_ends_its_streams_and_is_replaced(folder: Path, t
     assert "processes/child.py" in text.partition("has stalled")[2]  # a stack that rests while they are written
 
 
+@pytest.mark.long
 async def test_a_stopped_api_process_is_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with serving(folder, *WATCHED, program=SLOW_STEPS, log=log) as server:
@@ -64,6 +65,7 @@ async def test_a_stopped_api_process_is_replaced(folder: Path, tmp_path: Path) -
     assert f"an API process, pid {old.pid}, has stalled" in log.read_text()
 
 
+@pytest.mark.long
 async def test_a_stopped_supervisor_blames_nobody(folder: Path) -> None:
     async with serving(folder, *WATCHED) as server:
         before = restarted(server)
@@ -76,6 +78,7 @@ async def test_a_stopped_supervisor_blames_nobody(folder: Path) -> None:
         assert await server.status("/readyz") == 200
 
 
+@pytest.mark.long
 async def test_a_machine_that_sleeps_loses_nothing(folder: Path) -> None:
     """All processes stop at once, and the clock goes on: nobody was silent while the others ran."""
     async with serving(folder, *WATCHED, program=SLOW_STEPS) as server:
@@ -93,6 +96,7 @@ async def test_a_machine_that_sleeps_loses_nothing(folder: Path) -> None:
         assert restarted(server) == before
 
 
+@pytest.mark.long
 async def test_a_step_that_stalls_ends_the_engine(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with serving(folder, "--step-timeout", "1", program=slow("step"), log=log) as server:
@@ -106,6 +110,7 @@ async def test_a_step_that_stalls_ends_the_engine(folder: Path, tmp_path: Path) 
     assert "in collect" in text.partition("--step-timeout")[2]  # where it hangs
 
 
+@pytest.mark.long
 async def test_every_process_writes_its_stacks_when_it_is_asked(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with serving(folder, log=log) as server:
@@ -121,6 +126,7 @@ async def test_every_process_writes_its_stacks_when_it_is_asked(folder: Path, tm
         assert await server.stream(prompt=PROMPT, max_tokens=2) == Answer(right_tokens(PROMPT, 2, seed=1), "[DONE]")
 
 
+@pytest.mark.long
 async def test_nobody_watches_where_that_is_asked_for(folder: Path) -> None:
     async with serving(folder, "--heartbeat-seconds", "0", "--step-timeout", "0") as server:
         engine = server.child("engine")

@@ -59,6 +59,7 @@ def same(tmp_path: Path, config: dict[str, Any], quantization: dict[str, Any], w
     return assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
 def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, Any], name: str) -> None:

@@ -41,6 +41,7 @@ def test_every_pair_of_values_of_two_factors_is_in_a_row() -> None:
         assert found == set(itertools.product(TABLE[one], TABLE[other]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ONE_DEVICE)
 def test_one_device(row: Row, tmp_path: Path) -> None:
     circumstances.check(row, tmp_path)

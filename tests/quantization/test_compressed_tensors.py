@@ -75,6 +75,7 @@ def same(tmp_path: Path, config: dict[str, Any], quantization: dict[str, Any], w
     return assert_same_values(folder, plain, **options)
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
 def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, Any], name: str) -> None:

@@ -63,6 +63,7 @@ def test_the_log_says_how_weights_are_held(name: Quantization, said: str, caplog
     assert f"{said}, attention xla; " in caplog.text
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_quantised_already(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     folder = made(LLAMA, *FORMS["w4a16"]).write(tmp_path)
@@ -85,6 +86,7 @@ def test_weights_that_are_read_as_values_are_told_as_such(tmp_path: Path, form: 
     assert model.config.held_in(str(model.dtype)) == held
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["w4a16", "gptq-order"])
 def test_bfloat16(tmp_path: Path, form: str) -> None:
     """Steps of one row and of several are different products on a CPU."""

@@ -98,6 +98,7 @@ def test_values_that_are_read_as_such_are_exact(tmp_path: Path, compressed: bool
     np.testing.assert_array_equal(found, checkpoint.plain[f"{module}.weight"])
 
 
+@pytest.mark.few(17)
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
 @pytest.mark.parametrize("head_dim", [64, 80, 128])

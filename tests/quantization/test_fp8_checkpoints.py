@@ -34,6 +34,7 @@ def check(tmp_path: Path, config: dict[str, Any], name: str, **options: Any):
     return assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"), **options)
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
 def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, Any], name: str) -> None:

@@ -112,6 +112,7 @@ def assert_computes(model: LoadedModel, decoder: RoundedKeys) -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize(("codes", "kind"), [("float8_e4m3fn", "float"), ("int8", "int")])
 def test_scales_of_a_checkpoint(tmp_path: Path, codes: ScaledKVCodes, kind: str, names: tuple[str, str]) -> None:
@@ -175,6 +176,7 @@ def test_one_scale_for_keys_and_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scales_of(model), SCALES[:, [1, 1]])
 
 
+@pytest.mark.long
 def test_fp8_without_scales_has_scales_of_one(tmp_path: Path) -> None:
     model = loaded(tmp_path, "float8_e4m3fn", {}, None)
     np.testing.assert_array_equal(scales_of(model), np.ones((LAYERS, 2)))
@@ -198,6 +200,7 @@ def test_scales_have_no_use_where_keys_are_as_they_are(tmp_path: Path) -> None:
         assert "kv_scale" not in model.build(model.weights).vectors.leaves
 
 
+@pytest.mark.long
 def test_scales_of_int8_are_measured(tmp_path: Path) -> None:
     model = loaded(tmp_path, "int8", {}, None)
     assert needs_measuring(model)

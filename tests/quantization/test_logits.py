@@ -16,6 +16,7 @@ EXACT = [name for name in FORMS if name != "w8a8"]
 CONFIGS = {"dense": LLAMA, "experts": MOE}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "kind"), one_of(5, itertools.product(EXACT, CONFIGS)))
 def test_logits_are_those_of_the_values(tmp_path: Path, name: str, kind: str) -> None:
     checkpoint = made(CONFIGS[kind], *FORMS[name], left=("lm_head", "gate"))
@@ -26,6 +27,7 @@ def test_logits_are_those_of_the_values(tmp_path: Path, name: str, kind: str) ->
     np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", one_of(3, ["fp8-blocks", "w4a16", "gptq-order"]))
 def test_both_layouts_give_the_same(tmp_path: Path, name: str) -> None:
     folder = made(LLAMA, *FORMS[name]).write(tmp_path)

@@ -63,6 +63,7 @@ def _rounded(key: str, tensor: np.ndarray, name: str) -> np.ndarray:
     return np.ascontiguousarray(rounded(name, tensor, axis=-2 if columns_first else -1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_values_are_rounded_and_multiplied(family: str, name: str, tmp_path: Path) -> None:
     """Of values that lie halfway between two codes, as some of bfloat16 do, the last bit of a quotient decides."""
@@ -80,6 +81,7 @@ def test_values_are_rounded_and_multiplied(family: str, name: str, tmp_path: Pat
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", one_of(len(MADE), MADE))
 def test_both_layouts_give_the_same(name: str) -> None:
     golden = np.load(GOLDENS / "gemma3" / "golden.npz")
@@ -101,6 +103,7 @@ class RoundedRows(NumpyDecoder):
         return super().linear(name, rounded(self.name, x).astype(np.float64))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["int8-w8a8", "fp8-w8a8"])
 def test_rounded_activations(name: str, tmp_path: Path) -> None:
     config = {
@@ -143,6 +146,7 @@ def test_rows_of_a_table_are_contiguous_and_a_column_of_scales_is_not() -> None:
     assert not isinstance(scales, Format)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("scheme", "error"),
     [

@@ -44,6 +44,7 @@ def folders(tmp_path: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.long
 def test_each_device_holds_its_part(tmp_path: Path) -> None:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     command = [sys.executable, "-c", _SHARDS, *map(str, folders(tmp_path))]

@@ -89,6 +89,7 @@ async def test_health_reflection_and_streaming_with_a_plain_client(folder: Path)
         assert await server.metric("vllm:kv_cache_usage_perc") == 0
 
 
+@pytest.mark.long
 async def test_all_api_processes_serve_one_port_and_what_dies_is_started_again(folder: Path) -> None:
     async with with_grpc(folder, "--api-workers", "2") as (server, address):
         killed = server.child("api:", 0)
@@ -102,6 +103,7 @@ async def test_all_api_processes_serve_one_port_and_what_dies_is_started_again(f
                 await server.until("/readyz", 200)
 
 
+@pytest.mark.long
 async def test_a_dead_engine_is_not_serving_until_it_is_back(folder: Path) -> None:
     async with with_grpc(folder) as (server, address), grpc.aio.insecure_channel(address) as channel:
         stub, status = stub_of(jaxinfer_pb2_grpc.JaxinferStub, channel), health_pb2.HealthCheckResponse
@@ -117,6 +119,7 @@ async def test_a_dead_engine_is_not_serving_until_it_is_back(folder: Path) -> No
         assert tokens_of(await collect(stub.Generate(ask([5], 9)))) == right_tokens([5], 9, seed=1)
 
 
+@pytest.mark.long
 async def test_a_server_that_ends_lets_streams_end_and_waits_for_no_watcher(folder: Path) -> None:
     async with with_grpc(folder, *SLOW) as (server, address), grpc.aio.insecure_channel(address) as channel:
         stub = stub_of(jaxinfer_pb2_grpc.JaxinferStub, channel)
@@ -135,6 +138,7 @@ async def test_a_server_that_ends_lets_streams_end_and_waits_for_no_watcher(fold
             assert await server.process.wait() == 0
 
 
+@pytest.mark.long
 async def test_a_key_is_asked_for(folder: Path) -> None:
     async with with_grpc(folder, "--api-key", "secret") as (_, address), grpc.aio.insecure_channel(address) as channel:
         stub = stub_of(jaxinfer_pb2_grpc.JaxinferStub, channel)

@@ -180,6 +180,7 @@ def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch,
         choose_attention(model, tiny_shapes(model), "mosaic_gpu", None)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", [KVLayout.TOKENS, KVLayout.HEADS])
 def test_a_backend_is_compared_with_xla(layout: KVLayout):
     model = tiny_model((None, 6))
@@ -188,6 +189,7 @@ def test_a_backend_is_compared_with_xla(layout: KVLayout):
         check_attention(model, tiny_shapes(model), group)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("what", "told"), [("results", "its results differ"), ("pages", "does not write the keys")])
 @pytest.mark.parametrize("wrong", [0.1, float("nan")])
 def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: float, monkeypatch: pytest.MonkeyPatch):
@@ -214,6 +216,7 @@ def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: flo
     assert names_of(choose_attention(model, tiny_shapes(model), "auto", None)) == ["xla"]
 
 
+@pytest.mark.long
 def test_rows_of_the_check_are_cut_and_merged_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     seen: list[RaggedRows] = []
 
@@ -302,6 +305,7 @@ def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
     assert all(len(tokens) == 5 for tokens in answers[0].values())
 
 
+@pytest.mark.long
 def test_xla_reads_both_layouts_alike():
     answers = []
     for layout in (KVLayout.TOKENS, KVLayout.HEADS):

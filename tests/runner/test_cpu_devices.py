@@ -137,10 +137,12 @@ def run(program: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.long
 def test_a_mesh_by_its_name_gives_the_tokens_of_one_device():
     run(_DEMO)
 
 
+@pytest.mark.long
 def test_all_devices_share_one_budget_of_kv_blocks(tmp_path: Path):
     """Blocks that are split, and those that lie on each device."""
     file = tmp_path / "own.yaml"

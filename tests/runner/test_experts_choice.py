@@ -93,6 +93,7 @@ def test_a_cpu_has_one_backend_and_interprets_the_kernel_that_is_asked_for(monke
     assert chosen(experts_model(), "mosaic_tpu") == "mosaic_tpu"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", ["unrolled", "stacked"])
 def test_timing_and_checking_run_the_models_own_layers(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     model = experts_model(layout)
@@ -115,6 +116,7 @@ def test_programs_follow_from_the_backend():
     assert program_key(model, tiny_shapes(model), {}) != program_key(other, tiny_shapes(model), {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["unrolled", "stacked"])
 def test_an_engine_with_experts_gives_the_tokens_of_a_dense_pass(layout: Layout):
     model = experts_model(layout)
@@ -146,6 +148,7 @@ def tokens_of(runner: JaxRunner) -> np.ndarray:
     return load.experts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decode_steps", one_of(2, [1, 4]))
 def test_the_load_of_experts_counts_every_computed_token_and_no_padding(decode_steps: int):
     model = experts_model()

@@ -43,6 +43,7 @@ def golden(family: str) -> tuple[list[int], list[int]]:
     return found["prompt"].tolist(), found["greedy"].tolist()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "family", [name if name in SMOKE else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
 )

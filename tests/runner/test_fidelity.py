@@ -121,12 +121,14 @@ def preempting(every: int) -> Callable[[EngineCore, int], None]:
     return between
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", AHEAD)
 def test_alone(models, ahead) -> None:
     for subject in SUBJECTS:
         assert_same(models, drive(make_core(models.runner, ahead=ahead), [subject]), [subject])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("caching", [True, False])
 def test_in_a_batch_of_32(models, ahead, caching) -> None:
@@ -135,6 +137,7 @@ def test_in_a_batch_of_32(models, ahead, caching) -> None:
     assert_same(models, drive(core, requests), requests)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
 def test_in_chunks(models, chunk, ahead) -> None:
@@ -143,6 +146,7 @@ def test_in_chunks(models, chunk, ahead) -> None:
     assert_same(models, drive(core, requests), requests)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("ahead", AHEAD)
 def test_with_prefix_hits(models, ahead) -> None:
     core = make_core(models.runner, ahead=ahead)
@@ -167,6 +171,7 @@ def test_a_prompt_that_goes_on_from_an_output_hits_its_blocks(models) -> None:
     check_all(models.judge, [second], output)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("every", [1, 3, 10])
 def test_after_preemption(models, every, ahead) -> None:
@@ -200,6 +205,7 @@ def test_requests_without_a_seed_draw_differently(models) -> None:
     assert len({tuple(output.tokens) for output in outputs.values()}) == 4
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_logprobs_of_output_and_prompt(models, chunk, ahead) -> None:
@@ -249,6 +255,7 @@ def test_min_tokens_stop_ids_and_end_of_sequence(ahead) -> None:
     assert models.judge.flips(requests[3], 0, outputs["late", 0], [stop]) == []
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("ahead", AHEAD)
 def test_logits_that_are_not_finite_end_their_request_alone(models, ahead, monkeypatch) -> None:
     model = models.runner.model

@@ -25,6 +25,7 @@ def workload() -> list[GenerateRequest]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", one_of(2, [{}, {"drafting": Speculation(2, 1, 1)}]), ids=["plain", "drafts"])
 def test_a_follower_gives_the_same(options: dict[str, Any]) -> None:
     """After a step that failed, too, and bit by bit."""

@@ -51,6 +51,7 @@ def made(codes: KVCodes | None, windows: tuple[int | None, ...]) -> tuple[JaxRun
     return runner, Judge(model)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("windows", [(None, None), (None, 12)], ids=["full", "windowed"])
 @pytest.mark.parametrize("codes", one_of(len(CODES), CODES))
 def test_chunks_prefix_hits_and_forks(codes: KVCodes, windows: tuple[int | None, ...]) -> None:
@@ -101,6 +102,7 @@ def test_costs_and_block_sizes_are_of_the_type(codes: KVCodes | None, width: int
     assert block_sizes(on_gpu, 0) == gpu_blocks(8, 8, narrow=width == 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codes", one_of(len(CODES), CODES))
 def test_the_kernel_for_tpus_passes_the_check(codes: KVCodes) -> None:
     model = with_backend(tiny_model(codes=codes), 0, "mosaic_tpu", KVLayout.HEADS)

@@ -22,6 +22,7 @@ def test_they_are_counted() -> None:
         one.close()
 
 
+@pytest.mark.long
 def test_an_engine_without_room_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     limit = tmp_path / "max_map_count"
     limit.write_text("100\n")

@@ -69,5 +69,6 @@ for shards, width in ((8, 13), (8, 32), (2, 61), (4, 97), (8, 1)):
 """
 
 
+@pytest.mark.long
 def test_each_shard_reads_its_own_bits() -> None:
     run_on_devices(SHARDS, 8)

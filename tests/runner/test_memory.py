@@ -62,6 +62,7 @@ def temporaries(shapes: EngineShapes, name: Name) -> int:
     return programs.lower(name).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [("mixed", 32), ("decode", 2)])
 def test_temporaries_do_not_depend_on_the_block_count(name) -> None:
     few = temporaries(memory.with_blocks(SHAPES, [64, 64]), name)
@@ -71,6 +72,7 @@ def test_temporaries_do_not_depend_on_the_block_count(name) -> None:
     assert 16384 * memory.block_bytes(MODEL, 0, 4) > 10 * few
 
 
+@pytest.mark.long
 def test_step_temporaries_are_those_of_the_largest_program() -> None:
     assert SHAPES.max_scored == 2
     found = memory.step_temporaries(MODEL, SHAPES)
@@ -82,6 +84,7 @@ def blocks_of(model, limit: int, cache: Path | None = None) -> list[int]:
     return memory.device_blocks(model, SHAPES, limit=limit // 2, cache=cache)
 
 
+@pytest.mark.long
 def test_a_devices_blocks_are_what_is_left(tmp_path, monkeypatch) -> None:
     made = []
     measure = memory.step_temporaries

@@ -61,6 +61,7 @@ def test_a_text_that_repeats_itself_goes_on() -> None:
     assert drafts_of(drafts, 0) == ([6, 7, 5, 6, 7], False)
 
 
+@pytest.mark.long
 def test_of_several_places_of_a_prediction_the_nearest_to_the_output_s_is_taken() -> None:
     predicted = [1, 2, 3, 7, 7, 4, 7, 7, 5, 7, 7, 6]
     for output, follow in (([0, 7, 7], 4), ([0, 0, 0, 0, 7, 7], 5), ([*[0] * 8, 7, 7], 6)):

@@ -127,6 +127,7 @@ def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
     assert {key: output.tokens for key, output in found.items()} == {key: out.tokens for key, out in right.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", one_of(2, ["ngram", "draft_model"]))
 def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> None:
     """It knows all that was drawn before, with other rows' steps in between: as many drafts are kept."""
@@ -149,6 +150,7 @@ def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> No
         assert kept > (0.95 if method == "draft_model" else 0.5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_rows_that_draft_in_slots_that_others_had(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefix hits, forks, and prompts in chunks: of many rows no step has drawn a token when they first draft."""
@@ -165,6 +167,7 @@ def test_rows_that_draft_in_slots_that_others_had(ahead: int, monkeypatch: pytes
     assert core.stats().accepted_tokens > 50
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("stage", "kind", "drafting"),
     [
@@ -219,6 +222,7 @@ def test_costs_are_those_of_the_whole() -> None:
         assert found.expert_bytes(5, 2) == right.expert_bytes(5, 2)
 
 
+@pytest.mark.long
 def test_the_load_of_experts_is_that_of_the_whole() -> None:
     whole = _experts()
     stages = [whole.config.stage(0, 1), whole.config.stage(1, 3)]

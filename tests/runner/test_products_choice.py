@@ -49,6 +49,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MatrixShape, str, int]]
     return seen
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "layout"), [("int8", "unrolled"), ("int8", "stacked"), ("int8-w8a8", "unrolled"), ("fp8-w8a8", "unrolled")]
 )
@@ -110,6 +111,7 @@ def multiplied(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", one_of(4, ["int4", "int8", "int8-w8a8", "fp8-w8a8"]))
 def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(
     multiplied: set[tuple[int, ...]], name: str

@@ -227,6 +227,7 @@ def test_a_line_of_a_kernel_is_part_of_the_name(tmp_path: Path, monkeypatch: pyt
     assert names[0] != names[1]
 
 
+@pytest.mark.long
 def test_every_module_that_programs_are_made_by_is_followed() -> None:
     code = "import sys, jaxinfer.runner.programs; print(*(m for m in sys.modules if m.startswith('jaxinfer.')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)

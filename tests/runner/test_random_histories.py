@@ -99,6 +99,7 @@ class RealHistories(Histories):
             print(f"{self.flips} tokens diverge at near ties")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("examples", one_of(2, [8, 25]))
 def test_random_histories(examples: int) -> None:
     run_state_machine_as_test(RealHistories, settings=history_settings(examples))

@@ -76,6 +76,7 @@ assert not core.runner.compiles_after_ready
     run_on_devices(_PRELUDE + program, 4)
 
 
+@pytest.mark.long
 def test_every_slot_has_the_weights_of_its_expert_after_many_moves() -> None:
     """Bit for bit."""
     program = """
@@ -122,6 +123,7 @@ for mesh, scheme in (("expert", "none"), ("both", "int8"), ("whole", "fp8-w8a8")
     run_on_devices(_PRELUDE + program, 4)
 
 
+@pytest.mark.long
 def test_a_device_fault_after_moves_leaves_experts_where_they_are() -> None:
     program = """
 def table(model):
@@ -139,6 +141,7 @@ assert answers(make_core(core.runner)) == want
     run_on_devices(_PRELUDE + program, 4)
 
 
+@pytest.mark.long
 def test_moves_of_a_stack_take_the_room_of_one_layer() -> None:
     """As XLA plans them: what is gathered from other devices is a part of one layer, however many there are."""
     program = """

@@ -23,6 +23,7 @@ def searches(monkeypatch) -> list[int]:
     return ran
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("greedy", "drawn", "expected"), [
     ({"temperature": 0.0, "top_p": 0.5, "top_k": 3}, {}, 0),
     ({"top_k": 1}, {}, 0),

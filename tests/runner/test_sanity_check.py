@@ -12,6 +12,7 @@ from tests.quantization.checkpoints import Checkpoint
 from tests.quantization.circumstances import checkpoint_of
 
 
+@pytest.mark.long
 def test_a_family_passes_and_one_whose_tokens_differ_does_not(tmp_path: Path) -> None:
     folder = tmp_path / "mixtral"
     shutil.copytree(GOLDENS / "mixtral", folder)
@@ -24,6 +25,7 @@ def test_a_family_passes_and_one_whose_tokens_differ_does_not(tmp_path: Path) ->
     assert check(folder, "auto", 6).right == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [name if name == "awq" else pytest.param(name, marks=pytest.mark.long) for name in FORMATS]
 )

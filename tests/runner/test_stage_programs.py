@@ -43,6 +43,7 @@ def test_anything_but_hidden_states_is_refused(out: StageForwarded, told: str) -
     check_handed(given(array(16, 128)), FIRST, (16, 128))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("drafting", [None, Speculation(3)])
 @pytest.mark.parametrize("name", ["dense", "windowed", "experts"])
 def test_a_stage_is_given_what_the_one_before_hands_over(name: str, drafting: Speculation | None) -> None:

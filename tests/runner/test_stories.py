@@ -50,6 +50,7 @@ def test_greedy_ids_and_logprobs_are_the_references(ahead, chunk) -> None:
         assert all(entry.rank == 1 for entry in output.logprobs)
 
 
+@pytest.mark.long
 def test_logprobs_of_whole_texts_are_the_references() -> None:
     """The reference's text as a prompt: every position is scored, in chunks of `max_scored`."""
     asked = [
@@ -80,6 +81,7 @@ def test_stops_at_its_end_of_sequence_ids(ahead) -> None:
         assert output.stopped_by == (None if at is None else tokens[at])
 
 
+@pytest.mark.few(1)
 def test_sampled_texts_are_right_token_by_token() -> None:
     asked = [
         GenerateRequest(f"s{i}", case["prompt_token_ids"], seeded(60, i, n=2)) for i, case in enumerate(reference())

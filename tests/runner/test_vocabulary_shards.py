@@ -134,14 +134,17 @@ for steps in (1, 4):
 """
 
 
+@pytest.mark.few(1)
 def test_draws_are_the_oracles():
     run_on_devices(_PRELUDE + _DRAWS, 8)
 
 
+@pytest.mark.long
 def test_ties_ends_and_what_is_not_finite():
     run_on_devices(_PRELUDE + _EDGES, 8)
 
 
+@pytest.mark.long
 def test_devices_exchange_no_logits():
     run_on_devices(_PRELUDE + _EXCHANGED, 8)
 

@@ -129,6 +129,7 @@ def slow_calls(monkeypatch) -> list[int]:
     return calls
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_calls_stay_on_the_cpp_path(ahead, slow_calls) -> None:
     device = runner()
@@ -235,6 +236,7 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
+@pytest.mark.long
 def test_lazy_compiling_compiles_only_what_runs() -> None:
     model = tiny_model()
     lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30))
@@ -254,6 +256,7 @@ def test_lazy_compiling_compiles_only_what_runs() -> None:
     assert lazy.late_programs.count == len(compiled)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("num_hosts", "runs"), [(1, {1}), (2, {2})])
 def test_several_hosts_run_each_forward_pass_equally_often(
     num_hosts: int, runs: set[int], monkeypatch: pytest.MonkeyPatch

@@ -152,6 +152,7 @@ class BlockCounts:
         return -(-computed // BLOCK) - first // BLOCK
 
 
+@pytest.mark.long
 @in_pairs(caching=[True, False], decode_steps=[1, 3], ahead=[0, 1])
 def test_blocks_in_use_over_20_windows_of_generation(
     subject: Subject, caching: bool, decode_steps: int, ahead: int
@@ -190,6 +191,7 @@ def test_the_fewest_blocks_that_are_allowed_suffice(subject: Subject, caching: b
     assert state_of(core).num_preemptions == 0
 
 
+@pytest.mark.few(2)
 @in_pairs(ahead=[0, 1, 3])
 def test_prefix_hits(subject: Subject, ahead: int) -> None:
     """A prompt that goes on from 20 windows hits every whole block, and so does one that goes on from their middle:
@@ -216,6 +218,7 @@ def test_a_prefix_whose_windowed_blocks_are_gone_is_computed_again(subject: Subj
     assert judged(subject, core, [middle])["middle", 0].cached == 0
 
 
+@pytest.mark.few(1)
 @in_pairs(length=[1, 30, 33], decode_steps=[1, 3], caching=[True, False])
 def test_forks(subject: Subject, length: int, decode_steps: int, caching: bool) -> None:
     """Three sequences of each prompt, which end in the midst of a block and at its end; some wait for a slot."""

@@ -134,6 +134,7 @@ def test_a_value_of_cuda_graphs_is_one_of_three() -> None:
     assert caught.value.param == "cuda_graphs"
 
 
+@pytest.mark.long
 def test_options_reach_every_program() -> None:
     model = tiny_model()
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ def status(read: Callable[[bytes], int], data: bytes) -> int:
         return status_of(error)
 
 
+@pytest.mark.long
 @given(data=bodies(CompletionBody, {"prompt": "a"}))
 def test_any_completion_body(data: bytes) -> None:
     assert status(read_completion, data) in (200, 400)

@@ -32,6 +32,7 @@ def test_the_table_is_long_enough() -> None:
     assert len(BAD) >= 80
 
 
+@pytest.mark.few(21)
 @pytest.mark.parametrize("name", BAD)
 async def test_a_bad_request_is_told_what_is_wrong(serve, name: str) -> None:
     served: Served = await serve(max_body_bytes=1_000_000, max_prompt_chars=50_000)

@@ -94,6 +94,7 @@ async def test_texts_and_ids_of_any_length_go_to_and_fro(serve, read_here: list[
     assert read_here == []
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("path", "body", "param", "said"),
     [
@@ -160,6 +161,7 @@ async def test_a_stalled_worker_is_nobodys_mistake(folder) -> None:
         text.close()
 
 
+@pytest.mark.long
 async def test_a_job_that_takes_too_much_processor_time_is_ended(folder) -> None:
     text = TextProcessor.from_folder(folder)
     workers = Workers(text, ServerConfig(body_workers=1), "m", WorkerLimits(processor_seconds=1))

@@ -174,6 +174,7 @@ async def test_a_template_bomb_is_a_400_and_the_server_goes_on(serve, folder: Pa
     assert (await served.post("/v1/chat/completions", {"messages": CHAT})).status == 200
 
 
+@pytest.mark.long
 async def test_a_template_does_not_block_the_event_loop(serve, folder: Path) -> None:
     slow = "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}"
     (folder / "chat_template.jinja").write_text(slow)

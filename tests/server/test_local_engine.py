@@ -40,6 +40,7 @@ async def _one_client(local: Local, rng: random.Random, i: int) -> str:
     return leave
 
 
+@pytest.mark.long
 async def test_two_hundred_streams_that_end_in_every_way_leave_no_block_behind(
     serve_local, caplog: pytest.LogCaptureFixture
 ) -> None:

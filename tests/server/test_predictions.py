@@ -21,6 +21,7 @@ def content(value: Any) -> dict[str, Any]:
     return {"type": "content", "content": value}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("value", "text"),
     [

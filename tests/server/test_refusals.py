@@ -53,6 +53,7 @@ async def test_the_documented_list_is_accepted_without_effect(serve) -> None:
     assert (await served.post("/v1/chat/completions", {"messages": CHAT, **without})).status == 200
 
 
+@pytest.mark.few(36)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
