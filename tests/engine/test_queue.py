@@ -3,6 +3,8 @@
 import random
 from collections.abc import Callable
 
+import pytest
+
 from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.sequence import Sequence, Status
