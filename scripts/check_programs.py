@@ -45,7 +45,7 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
     first, *others = (backend for backend in BACKENDS[platform_kind(target.platform)] if not unavailable(backend))
     if everything:
         models = (*DENSE, *FAMILIES, *QUANTISED)
-        cases = [case for model in models for case in model_cases(target, model, None, first, _every_name)]
+        cases = [case for model in models for case in model_cases(target, model, None, first, every_name)]
     else:
         cases = model_cases(target, DENSE[0], _FEW_LAYERS, first, partial(_some_names, target))
         # The second has larger weights. Its admit and sample follow slots and the vocabulary, as the first's do; its
@@ -96,7 +96,8 @@ def _drafting(shapes: EngineShapes) -> list[Name]:
     return [("draft", _SMALL), ("speculate", _SMALL), ("speculate", make_buckets(shapes).rows[-1])]
 
 
-def _every_name(shapes: EngineShapes) -> list[Name]:
+def every_name(shapes: EngineShapes) -> list[Name]:
+    """Every program that an engine of these shapes has but those that draft."""
     buckets = make_buckets(shapes)
     forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
     multi_step: Name = ("multi_step", buckets.rows[-1])

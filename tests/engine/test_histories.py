@@ -299,7 +299,6 @@ def test_a_follower_repeats_random_histories() -> None:
     run_state_machine_as_test(FollowedHistories, settings=history_settings(40))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("policy", one_of(3, ["fcfs", "priority", "sjf"]))
 def test_seeded_histories_with_faults(policy: str) -> None:
     """A fault changes no stream while there are tries left; without, it ends some with an error, and nothing else."""

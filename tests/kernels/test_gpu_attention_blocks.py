@@ -120,12 +120,19 @@ def test_keys_of_a_long_tile(dims: tuple[int, int], keys: int):
     assert gpu_blocks(*dims).long_keys == keys
 
 
-def test_older_jax_is_told_why(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ((0, 10, 2), r"mosaic_gpu needs jax 0\.11 or newer, and thus Python 3\.12"),
+        ((0, 13, 0), r"mosaic_gpu is not tried with jax .*; jax 0\.11 and 0\.12 are known to work"),
+    ],
+)
+def test_another_jax_is_told_why(version: tuple[int, ...], reason: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "__version_info__", version)
     assert unavailable("xla") is None
     batch: Batch = make_batch(np.random.default_rng(0), [(5, 1)], Shape(4, 2, 64, 16), layer=0, short_len=1)
     q, k, v, pages = (jnp.asarray(x, jnp.bfloat16) for x in batch[:4])
-    with pytest.raises(ValueError, match=r"mosaic_gpu needs jax 0\.11 or newer, and thus Python 3\.12"):
+    with pytest.raises(ValueError, match=reason):
         ragged_paged_attention(
             q, k, v, pages, 0, batch.rows, short_rows=1, short_len=1, scale=1.0, backend="mosaic_gpu"
         )  # fmt: skip

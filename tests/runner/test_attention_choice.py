@@ -180,6 +180,22 @@ def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch,
         choose_attention(model, tiny_shapes(model), "mosaic_gpu", None)
 
 
+@pytest.mark.usefixtures("on_gpu")
+def test_a_start_with_an_untried_jax_runs_xla_and_says_so(monkeypatch, caplog: pytest.LogCaptureFixture):
+    """On a Hopper GPU. Lowering our kernel may not end there, so nobody tries."""
+    monkeypatch.setattr(jax, "__version_info__", (0, 13, 0))
+    monkeypatch.setattr("jaxinfer.runner.kernel_backends._of_device", lambda *_: None)
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr("jaxinfer.runner.attention.check_attention", lambda *_: pytest.fail("it was compiled"))
+    model = tiny_model()
+    with caplog.at_level("INFO"):
+        assert choose_attention(model, tiny_shapes(model), "auto", None) == model
+    assert {backend.name for backend in model.backends} == {"xla"}
+    assert "attention backend mosaic_gpu is passed over: mosaic_gpu is not tried with jax" in caplog.text
+    with pytest.raises(ParameterError, match=r"attention_backend: .* jax 0\.11 and 0\.12 are known to work"):
+        choose_attention(model, tiny_shapes(model), "mosaic_gpu", None)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("layout", [KVLayout.TOKENS, KVLayout.HEADS])
 def test_a_backend_is_compared_with_xla(layout: KVLayout):

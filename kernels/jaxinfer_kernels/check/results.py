@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from jaxinfer_kernels.check.cases import Case
 from jaxinfer_kernels.check.collectives import exchange_problems, read_collectives, summary
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
-from jaxinfer_kernels.check.ptx import KernelReport, find_ptxas, kernel_reports
+from jaxinfer_kernels.check.ptx import GpuKernels, KernelReport
 from jaxinfer_kernels.check.schedule import read_schedules
 from jaxinfer_kernels.check.targets import Target
 
@@ -60,10 +60,13 @@ class Result(NamedTuple):
     recorded: bool = False
 
 
-def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: Path) -> Result:
-    """The row of a case that compiled. dump: where its compiler left what it tells of the kernels."""
+def inspect(
+    case: Case, target: Target, executable: Any, seconds: float, dump: Path, kernels: GpuKernels | None
+) -> Result:
+    """The row of a case that compiled. dump: where its compiler left what it tells of the kernels. kernels: None where
+    nobody can be asked about a GPU's."""
     memory, text = executable.memory_analysis(), executable.as_text()
-    taken = _on_gpu(case, dump) if target.platform == "cuda" else _on_tpu(dump, text)
+    taken = _on_gpu(case, dump, kernels) if target.platform == "cuda" else _on_tpu(dump, text)
     found = [] if case.exchange is None else read_collectives(text)
     exchanged = [] if case.exchange is None else exchange_problems(case.exchange, found)
     problems = (*_copied(case, text), *_memory(case, target, memory), *exchanged, *taken.problems)
@@ -109,11 +112,8 @@ def _memory(case: Case, target: Target, memory: Any) -> list[str]:
     return problems
 
 
-def _on_gpu(case: Case, dump: Path) -> Taken:
-    """Nothing is known where no ptxas is there to ask."""
-    if (ptxas := find_ptxas()) is None:
-        return Taken()
-    kernels = kernel_reports(dump, ptxas)
+def _on_gpu(case: Case, dump: Path, compiled: GpuKernels | None) -> Taken:
+    kernels = compiled.reports(dump) if compiled else []
     if not kernels:
         return Taken()
     registers, shared = max(kernel.registers for kernel in kernels), max(kernel.shared for kernel in kernels)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxinfer_kernels.check.cases import Case, CaseSource
+from jaxinfer_kernels.check.ptx import GpuKernels, find_ptxas
 from jaxinfer_kernels.check.record import Record, digest_of, stable_text
 from jaxinfer_kernels.check.results import Result, failure, inspect
 from jaxinfer_kernels.check.targets import Target
@@ -30,13 +31,22 @@ def compile_target(
     cases = [case for case in source(target, everything) if only in f"{case.program} {case.shape}"]
     _write(out, {"planned": [[case.program, case.shape] for case in cases]})
     devices = cache(Target.devices)
+    ptxas = find_ptxas()
+    kernels = GpuKernels(ptxas) if ptxas else None
     for case in cases:
         own = target.on(case.topology) if case.topology else target
-        _write(out, {"result": _compile(case, own, devices, dump, record)._asdict()})
+        _write(out, {"result": _compile(case, own, devices, dump, record, kernels)._asdict()})
     _write(out, {"done": True})
 
 
-def _compile(case: Case, target: Target, devices: Callable[[Target], list[Any]], dump: Path, record: Record) -> Result:
+def _compile(
+    case: Case,
+    target: Target,
+    devices: Callable[[Target], list[Any]],
+    dump: Path,
+    record: Record,
+    kernels: GpuKernels | None,
+) -> Result:
     """devices: of a target. Raises TargetError where there is no compiler for it."""
     if case.cannot:
         return Result(target.name, case.program, case.shape, "not compiled", (case.cannot,))
@@ -50,7 +60,7 @@ def _compile(case: Case, target: Target, devices: Callable[[Target], list[Any]],
         if (known := record.find(target.name, case, digest)) is not None:
             return known
         executable = lowering.compile()
-        result = inspect(case, target, executable, time.perf_counter() - start, dump)
+        result = inspect(case, target, executable, time.perf_counter() - start, dump, kernels)
         return result._replace(digest=digest)
     except Exception as error:
         told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]

@@ -19,11 +19,10 @@ from jaxinfer_kernels.gpu.page_copies import (
     bring_all,
     bring_first,
     bring_queries,
-    keep_plain,
-    load,
     pages_of,
     release,
 )
+from jaxinfer_kernels.gpu.transfers import keep_plain, load, store_plain
 
 _WGMMA = plgpu.Layout.WGMMA
 
@@ -242,7 +241,7 @@ def _send_results(form: Form, refs: Arrays, memory: Memory, work: Work, warpgrou
     keep_plain(flat)
     for number, value in enumerate(sums.values):
         columns = pl.ds(number * form.value_columns, form.value_columns)
-        flat[:, columns] = (value * _along_rows(factor, value.shape)).astype(flat.dtype)
+        store_plain(flat.at[:, columns], (value * _along_rows(factor, value.shape)).astype(flat.dtype))
     plgpu.commit_smem()
 
     def send(token: jax.Array, _: None) -> None:
@@ -258,9 +257,9 @@ def _send_part(form: Form, refs: Arrays, work: Work, warpgroup: Any, sums: Sums)
     part = work.part * form.warpgroups + warpgroup
     for number, value in enumerate(sums.values):
         columns = pl.ds(number * form.value_columns, form.value_columns)
-        refs.parts[part, work.head, :, columns] = value
-    refs.stats[part, work.head, 0] = sums.highest
-    refs.stats[part, work.head, 1] = sums.weight
+        store_plain(refs.parts.at[part, work.head, :, columns], value)
+    store_plain(refs.stats.at[part, work.head, 0], sums.highest)
+    store_plain(refs.stats.at[part, work.head, 1], sums.weight)
 
 
 def kernel_of(form: Form) -> Callable[..., None]:

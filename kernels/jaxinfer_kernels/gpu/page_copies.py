@@ -1,6 +1,5 @@
 """Copies of queries, keys and values to shared memory, for the GPU attention kernel."""
 
-import math
 from typing import Any
 
 import jax
@@ -10,9 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.gpu.attention_form import Arrays, Form, Memory, Work
-
-load: Any = plgpu.load
-"""Without a type: in jax 0.10, where the kernels do not run but types are checked, it wants an index as well."""
+from jaxinfer_kernels.gpu.transfers import keep_plain, load
 
 Pages = tuple[jax.Array, ...]
 """Ids of the pages of a tile."""
@@ -97,14 +94,3 @@ def _bring(form: Form, refs: Arrays, memory: Memory, work: Work, index: Any, pag
             ring.at[stage, pl.ds(run * form.run, form.run)],
             here.at[stage],
         )
-
-
-def keep_plain(flat: Any) -> None:
-    """Has the compiler lay out `flat`, [64, D] of shared memory, as global memory is: row by row, without a swizzle.
-
-    It would choose one that suits the other accesses, and then rows that begin anywhere cannot be copied. A store in
-    this layout of registers leaves it no choice; what it stores does not matter.
-    """
-    shape = (8, flat.shape[1])
-    layout = plgpu.Layout.WG_STRIDED(shape, vec_size=math.gcd(math.prod(shape) // 128, 4))
-    flat[pl.ds(0, 8)] = plgpu.layout_cast(jnp.zeros(shape, flat.dtype), layout)

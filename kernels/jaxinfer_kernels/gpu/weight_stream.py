@@ -17,6 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer_kernels.gpu.group_items import ALIGNED, GroupItems
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.gpu.tile_product import Sides, Stages, Tile, tile_product
+from jaxinfer_kernels.gpu.transfers import store_plain
 
 _PANEL = 8
 """Tiles of outputs, at most, that tasks of neighbouring items go through before the next ones."""
@@ -146,7 +147,7 @@ def _multiply(hbm: Hbm, stages: Stages, made: Any, warpgroup: jax.Array, blocks:
     def send(task: Task, result: jax.Array) -> None:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         turned = plgpu.layout_cast(result.astype(made.dtype), plgpu.Layout.WGMMA_TRANSPOSED)
-        made.transpose((1, 0))[...] = turned
+        store_plain(made.transpose((1, 0)), turned)
         plgpu.commit_smem()
         out = hbm.out.at[task.split, :, pl.ds(task.column + offset, columns)]
         _send_rows(made, out, hbm.items.row[task.item], hbm.items.low[task.item], hbm.items.high[task.item])
