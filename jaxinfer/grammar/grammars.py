@@ -21,9 +21,9 @@ from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
-from jaxinfer.grammar.json_schema import place_of
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
+from jaxinfer.grammar.schema.places import place_of
 from jaxinfer.grammar.source import grammar_text, parts_of
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
@@ -240,7 +240,10 @@ class Grammars:
         def is_to_blame(schema: Any) -> bool:
             if time.monotonic() > until:
                 return False
-            text = grammar_text(replace(constraint, value=json.dumps(schema)), self._special_ids)
+            try:
+                text = grammar_text(replace(constraint, value=json.dumps(schema)), self._special_ids)
+            except ParameterError:
+                return False
             return first_line(trial.run(text).error) == error
 
         place = place_of(json.loads(constraint.value), is_to_blame)

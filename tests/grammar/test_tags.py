@@ -262,7 +262,8 @@ def test_the_part_that_is_refused_is_named() -> None:
         compiled(GRAMMARS, constraint)
     assert constraint_of([SUM, {"name": "f", "parameters": unique}]) is not None  # not strict: any object
     for inner, said in (
-        ({"type": "json_schema", "json_schema": {"not": {}}}, r"it\.format\.content\.json_schema: .*not"),
+        ({"type": "json_schema", "json_schema": {"contains": {}}}, r"it\.format\.content\.json_schema: .*contains"),
+        ({"type": "json_schema", "json_schema": {"not": {}}}, r"it\.format\.content\.json_schema: .*no text"),
         ({"type": "regex", "pattern": "("}, r"it\.format\.content\.pattern: .*regex"),
         ({"type": "grammar", "grammar": "start: ("}, r"it\.format\.content\.grammar: "),
     ):
