@@ -22,9 +22,10 @@ from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
+from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
 from jaxinfer.grammar.schema.places import place_of
-from jaxinfer.grammar.source import grammar_text, parts_of
+from jaxinfer.grammar.source import grammar_text, parts_of, writes_json
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
@@ -79,6 +80,14 @@ class Grammars:
         return bits_of(range(self._vocab_size), self._words)
 
     @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return [self._tokenizer.decode_bytes([id]) for id in range(self._tokenizer.vocab_size)]
+
+    @cached_property
+    def _numbers(self) -> NumberBounds:
+        return NumberBounds(self._token_bytes, self._words)
+
+    @cached_property
     def _special_ids(self) -> dict[str, int]:
         return special_ids(self._tokenizers)
 
@@ -110,6 +119,7 @@ class Grammars:
             self._thought_end(constraint.after) if constraint.after else None,
             constraint.thought,
             kept.forced,
+            self._numbers if writes_json(constraint) else None,
         )
 
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
@@ -162,7 +172,7 @@ class Grammars:
             read = self._tokenizers.own
             special = frozenset(id for id, token in read.get_added_tokens_decoder().items() if token.special)
             own = frozenset(read.encode(text, add_special_tokens=False).ids)
-            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._free_ids)
+            self._thought_ends[text] = ThoughtEnd(text, self._token_bytes, special - own, self._free_ids)
         return self._thought_ends[text]
 
     def close(self) -> None:
@@ -200,6 +210,7 @@ class Grammars:
             row |= matcher.ends.legal
         if matcher.thought is not None:
             row |= bits_of([matcher.thought], self._words)
+        matcher.bound_numbers(row)
         return (
             None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
         )

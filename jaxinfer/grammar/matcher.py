@@ -10,6 +10,7 @@ from llguidance import LLMatcher
 
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.step.shapes import WORD_BITS
+from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.thought import ThoughtEnd
 
 _LONGEST_ERROR = 300
@@ -31,7 +32,8 @@ class Ends(NamedTuple):
 class GrammarMatcher:
     """A Matcher. ends: of its sequence. on_error: called where the grammar cannot go on. thought_end: of a thought,
     before which the text is free; None: there is none. thought: the id that begins one where it is the first token;
-    None: it has begun, where there is one. forced: of `forced_by` the grammar as it is given.
+    None: it has begun, where there is one. forced: of `forced_by` the grammar as it is given. numbers: of JSON, which
+    have no end by the grammar; None: there are none.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class GrammarMatcher:
         thought_end: ThoughtEnd | None = None,
         thought: int | None = None,
         forced: Sequence[int] | None = None,
+        numbers: NumberBounds | None = None,
     ):
         self.grammar = grammar
         self.ends = ends
@@ -49,6 +52,7 @@ class GrammarMatcher:
         self.thought = thought
         self._thought_end = thought_end
         self._tail = b""  # of the thought
+        self._numbers, self._written = numbers, b""
         self._forced = forced  # None: nobody has asked since the last of them came
         self._come = 0  # how many of these have come
         self._seen = 0  # how many of them, those that have come included, are known to go on
@@ -78,14 +82,21 @@ class GrammarMatcher:
 
     def copy(self) -> "GrammarMatcher":
         grammar = self.grammar.deep_copy()
-        copied = GrammarMatcher(grammar, self.ends, self.on_error, self._thought_end, self.thought, self._forced)
+        copied = GrammarMatcher(grammar, self.ends, self.on_error, self._thought_end, self.thought, self._forced,
+                                self._numbers)  # fmt: skip
         copied._tail, copied._come, copied._seen = self._tail, self._come, self._seen
+        copied._written = self._written
         return copied
 
     def thought_mask(self) -> np.ndarray:
         """What of all tokens may follow in the thought that it is in, int32 [words]."""
         assert self._thought_end is not None
         return self._thought_end.mask(self._tail)
+
+    def bound_numbers(self, row: np.ndarray) -> None:
+        """Take digits that make a number too long out of a mask, int32 [words]."""
+        if self._numbers is not None:
+            self._numbers.bound(self._written, row)
 
     def forced(self) -> Sequence[int]:
         if self.thought is not None or not self.begun:
@@ -117,6 +128,8 @@ class GrammarMatcher:
             if not self.grammar.consume_token(token):
                 self.on_error()
                 raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
+            if self._numbers is not None:
+                self._written = self._numbers.follow(self._written, token)
             self._come += came
             if not came or self._come == len(forced):
                 self._forced = None

@@ -46,6 +46,13 @@ def grammar_text(constraint: Constraint, special_ids: SpecialIds, *, forces: boo
         raise ParameterError(constraint.param, f"is no {constraint.kind}: {error}") from None
 
 
+def writes_json(constraint: Constraint) -> bool:
+    """Return whether all that a constraint's text has, beside free text and constants, is JSON."""
+    if constraint.kind != "structural_tag":
+        return constraint.kind in ("json_schema", "json_object")
+    return all(leaf["type"] == "json_schema" for leaf in leaves(json.loads(constraint.value)))
+
+
 def parts_of(constraint: Constraint) -> list[Constraint]:
     """What is inside a structural tag, each with the field that it came from: the tag is refused where one of them
     is."""
