@@ -30,6 +30,8 @@ EXACT: dict[str, Any] = {
     "a tuple beside additionalItems": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}],
                                        "additionalItems": False},
     "a closed tuple": {"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
+    "dependencies on keys": {"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["b"]}, "type": "object",
+                             "properties": A_B},
     "additionalItems alone": {"type": "array", "additionalItems": False},
     "names of any kind": {"propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}},
     "names of an enum": {"type": "object", "propertyNames": {"enum": ["a", "b"]},
@@ -105,6 +107,18 @@ EXACT: dict[str, Any] = {
 @pytest.mark.parametrize("name", EXACT)
 def test_a_rule_is_exact(name: str) -> None:
     assert differences(EXACT[name]) == Differences([], [])
+
+
+def test_tuples_hold_in_the_words_of_all_drafts() -> None:
+    """Of drafts up to 2019-09, `items` is a list."""
+    for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema"):
+        older = {"$schema": draft, "type": "array", "items": [{"type": "integer"}, {"type": "string"}]}
+        newer = {"$schema": draft, "type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}
+        for schema in (older, {**older, "additionalItems": False}, {**newer, "additionalItems": False}):
+            matcher = matcher_of(schema)
+            assert accepts(matcher, '[1,"a"]')
+            assert not accepts(matcher, '["a",1]')
+        assert not accepts(matcher_of({**older, "additionalItems": False}), '[1,"a",2]')
 
 
 REFUSED = {

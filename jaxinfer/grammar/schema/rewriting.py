@@ -71,8 +71,9 @@ class _Rewriting:
 
 
 def own_words(schema: Object, definitions: Definitions) -> Schema:
-    """Without llguidance's options, which loosen what it holds."""
-    return without(schema, "x-guidance") if "x-guidance" in schema else schema
+    """Without llguidance's options, which loosen what it holds, and without a draft: rules write the newest one's
+    words, and read those of all."""
+    return without(schema, "x-guidance", "$schema")
 
 
 def together(schema: Object, definitions: Definitions) -> Schema:

@@ -34,10 +34,15 @@ def subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
             yield (key,), schema[key]
     for key in _OF_MANY:
         if isinstance(schema.get(key), dict):
-            yield from (((key, name), inner) for name, inner in schema[key].items())
+            yield from (((key, name), inner) for name, inner in schema[key].items() if not _are_names(key, inner))
     for key in _OF_LISTS:
         if isinstance(schema.get(key), list):
             yield from (((key, str(number)), inner) for number, inner in enumerate(schema[key]))
+
+
+def _are_names(key: str, inner: Any) -> bool:
+    """Whether a dependency is a list of keys, not a schema."""
+    return key == "dependencies" and isinstance(inner, list)
 
 
 def with_subschemas(schema: Object, change: Callable[[Schema], Schema]) -> Object:
