@@ -32,6 +32,9 @@ from jaxinfer.sampling import SamplingParams
 
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
+_GROWTH = 2
+"""What a grammar may come to take, for each byte when it is compiled: its lexer learns while it is used, a quarter in a
+few hundred texts, and memory is in pieces, a sixth more."""
 _BLAME_SECONDS = 2.0
 """From the start of a trial: how long the part that is to blame is looked for."""
 
@@ -233,7 +236,8 @@ class Grammars:
             raise _refused(constraint, error_of(found))
         if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
-        return _Kept(found, tried.bytes, forced_by(found))
+        texts = 2 * (len(grammar) + len(constraint.value))
+        return _Kept(found, _GROWTH * tried.bytes + texts, forced_by(found))
 
     def _try_parts(self, trial: Trial, constraint: Constraint, until: float) -> None:
         """Raises for the part that is to blame, where one is found in time."""
@@ -299,7 +303,7 @@ class Asked(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A grammar that requests get copies of, the bytes that it takes, and the tokens that its texts begin with."""
+    """A grammar that requests get copies of, the bytes that it may take, and the tokens that its texts begin with."""
 
     grammar: LLMatcher
     bytes: int
