@@ -21,11 +21,12 @@ from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
+from jaxinfer.grammar.exclusion import Exclusion
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
 from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
 from jaxinfer.grammar.schema.places import place_of
-from jaxinfer.grammar.source import grammar_text, parts_of, writes_json
+from jaxinfer.grammar.source import excluded_from_grammars, grammar_text, parts_of, unforced, writes_json
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
@@ -56,6 +57,7 @@ class Grammars:
         self._compiler = LLExecutor(num_threads=1)
         self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
         self._thought_ends: dict[str, ThoughtEnd] = {}
+        self._exclusions: dict[tuple[str, ...], Exclusion] = {}
         self._lock = threading.Lock()
         reader = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenizer")
         self._read = reader.submit(read_tokenizers, **self._settings)
@@ -90,6 +92,14 @@ class Grammars:
     def _numbers(self) -> NumberBounds:
         return NumberBounds(self._token_bytes, self._words)
 
+    def _exclusion(self, strings: tuple[str, ...]) -> Exclusion | None:
+        if not strings:
+            return None
+        if strings not in self._exclusions:
+            encoded = [each.encode() for each in strings]
+            self._exclusions[strings] = Exclusion(encoded, self._token_bytes, self._words)
+        return self._exclusions[strings]
+
     @cached_property
     def _special_ids(self) -> dict[str, int]:
         return special_ids(self._tokenizers)
@@ -123,6 +133,7 @@ class Grammars:
             constraint.thought,
             kept.forced,
             self._numbers if writes_json(constraint) else None,
+            self._exclusion(excluded_from_grammars(constraint)),
         )
 
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
@@ -213,7 +224,7 @@ class Grammars:
             row |= matcher.ends.legal
         if matcher.thought is not None:
             row |= bits_of([matcher.thought], self._words)
-        matcher.bound_numbers(row)
+        matcher.restrict(row)
         return (
             None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
         )
@@ -236,8 +247,23 @@ class Grammars:
             raise _refused(constraint, error_of(found))
         if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
+        self._check_grammars(constraint)
         texts = 2 * (len(grammar) + len(constraint.value))
         return _Kept(found, _GROWTH * tried.bytes + texts, forced_by(found))
+
+    def _check_grammars(self, constraint: Constraint) -> None:
+        """Raises ParameterError for a grammar beside calls whose text may begin as a call does."""
+        exclusion = self._exclusion(excluded_from_grammars(constraint))
+        for part in parts_of(constraint) if exclusion is not None else ():
+            for begin in exclusion.begins() if exclusion is not None and part.kind == "grammar" else ():
+                alone = LLMatcher(self._tokenizer, unforced(grammar_text(part, self._special_ids)), log_level=0)
+                ids = self._letters(begin)
+                if alone.try_consume_tokens(ids) == len(ids):
+                    raise ParameterError(part.param, "may begin as a tool call does; give tool_choice `none`")
+
+    def _letters(self, text: bytes) -> list[int]:
+        """A text, each byte as a token of its own: the tokenizer would write a tag as one that is no text."""
+        return [self._token_bytes.index(bytes([letter])) for letter in text]
 
     def _try_parts(self, trial: Trial, constraint: Constraint, until: float) -> None:
         """Raises for the part that is to blame, where one is found in time."""

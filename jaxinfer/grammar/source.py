@@ -53,6 +53,14 @@ def writes_json(constraint: Constraint) -> bool:
     return all(leaf["type"] == "json_schema" for leaf in leaves(json.loads(constraint.value)))
 
 
+def excluded_from_grammars(constraint: Constraint) -> tuple[str, ...]:
+    """Return the strings that texts of grammars inside a structural tag must not contain."""
+    if constraint.kind != "structural_tag":
+        return ()
+    found = [leaf.get("excludes", ()) for leaf in leaves(json.loads(constraint.value)) if leaf["type"] == "grammar"]
+    return tuple(dict.fromkeys(each for strings in found for each in strings))
+
+
 def parts_of(constraint: Constraint) -> list[Constraint]:
     """What is inside a structural tag, each with the field that it came from: the tag is refused where one of them
     is."""
