@@ -27,8 +27,8 @@ class Exclusion:
                          for rest in self._rests()}  # fmt: skip
 
     def follow(self, text: bytes | None, token: int) -> bytes | None:
-        """Return what has to be known of a text after one more token: None where it is a call. text: known so far; empty
-        at first, and whole while it may become a call."""
+        """Return what has to be known of a text after one more token: None where it is a call. text: known so far;
+        empty at first, and whole while it may become a call."""
         if text is None:
             return None
         more = text + self._bytes[token]
