@@ -1,9 +1,9 @@
 """Constraint: what a request's text must be, in one form for every way to ask for it. Imports no grammar library."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.structural_tag import Node, read_structural_tag
@@ -11,6 +11,8 @@ from jaxinfer.structural_tag import Node, read_structural_tag
 ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[ConstraintKind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
 _PARAM = "structured_outputs"
+_OUTPUTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+_SPACING = ("whitespace_pattern", "disable_any_whitespace")
 MAX_CHARS = 1 << 18
 MAX_DEPTH = 64
 MAX_CHOICES = 1000
@@ -88,6 +90,60 @@ class Constraint:
         """Of a structural tag that has been read."""
         return cls("structural_tag", _bounded(json.dumps(node), param), param=param)
 
+    @classmethod
+    def outputs(cls, value: object, param: str = _PARAM) -> "Constraint":
+        """Of vLLM's `structured_outputs`: an object with one of `json`, `json_object`, `regex`, `choice`, `grammar` and
+        `structural_tag`, and, for JSON, `whitespace_pattern` or `disable_any_whitespace`."""
+        given = {
+            key: each for key, each in check_object(value, param).items() if each is not None and each is not False
+        }
+        if unknown := [key for key in given if key not in (*_OUTPUTS, *_SPACING)]:
+            allowed = ", ".join((*_OUTPUTS, *_SPACING))
+            raise ParameterError(f"{param}.{unknown[0]}", f"is not supported; {allowed} are")
+        pattern, fixed = (given.pop(key, None) for key in _SPACING)
+        found = [each for key, inner in given.items() for each in cls.of_key(key, inner, f"{param}.{key}")]
+        if len(found) != 1:
+            raise ParameterError(param, f"has {len(found)} of {', '.join(_OUTPUTS)}; give one")
+        if fixed is not None:
+            return found[0]._with_fixed_spacing(fixed, pattern, f"{param}.disable_any_whitespace")
+        return found[0] if pattern is None else found[0].with_spacing(pattern, f"{param}.whitespace_pattern")
+
+    @classmethod
+    def of_key(cls, key: str, value: object, param: str) -> list["Constraint"]:
+        """Of one key of `structured_outputs`; empty where its value asks for nothing."""
+        if value is None or (key == "json_object" and value is False):
+            return []
+        if key == "json":
+            return [cls.schema(value, param)]
+        if key == "json_object":
+            if value is not True:
+                raise ParameterError(param, "must be true or false")
+            return [cls("json_object", param=param)]
+        if key == "choice":
+            return [cls.choice(value, param)]
+        if key == "structural_tag":
+            return [cls.structural_tag(value, param)]
+        return [cls.text("regex" if key == "regex" else "grammar", value, param)]
+
+    def with_spacing(self, pattern: object, param: str) -> "Constraint":
+        """With what a client says may stand between JSON tokens. Raises ParameterError."""
+        self._check_json(param)
+        if not isinstance(pattern, str) or not pattern:
+            raise ParameterError(param, "must be a string that is not empty")
+        return self.with_whitespace(pattern)
+
+    def _with_fixed_spacing(self, fixed: object, pattern: object, param: str) -> "Constraint":
+        self._check_json(param)
+        if fixed is not True:
+            raise ParameterError(param, "must be true or false")
+        if pattern is not None:
+            raise ParameterError(param, "contradicts whitespace_pattern; give one of them")
+        return self.with_whitespace("")
+
+    def _check_json(self, param: str) -> None:
+        if self.kind not in ("json_schema", "json_object"):
+            raise ParameterError(param, f"goes with JSON, not with {self.kind}")
+
     def with_whitespace(self, pattern: str) -> "Constraint":
         """With another regular expression of what may stand between JSON tokens."""
         return replace(self, whitespace=pattern)
@@ -95,6 +151,13 @@ class Constraint:
     def after_thought(self, end: str, begin: int | None) -> "Constraint":
         """Of what follows a thought. begin: the id that may begin one; None: the prompt has."""
         return replace(self, after=end, thought=begin)
+
+
+def check_object(value: object, param: str) -> Mapping[str, Any]:
+    """Return what is an object. Raises ParameterError."""
+    if not isinstance(value, Mapping):
+        raise ParameterError(param, f"must be an object, not {type(value).__name__}")
+    return value
 
 
 def _read_json(text: str, param: str) -> object:

@@ -6,6 +6,7 @@ import itertools
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxinfer.config import EngineConfig
@@ -107,7 +108,9 @@ class LLM:
 
         prediction: what each answer may be for the most part, a text or token ids. tools: of OpenAI's form. An output's
         `text` is what the model wrote, and its `parsed` that text taken apart into content, reasoning and tool calls.
-        Control tokens in the messages are text. Raises ParameterError.
+        A constraint holds as over HTTP: for content once the model has thought, beside calls of tools; calls of
+        functions with `strict: true` follow their parameters. Control tokens in the messages are text. Raises
+        ParameterError.
         """
         if tools is not None:
             check_tools(tools)
@@ -123,7 +126,7 @@ class LLM:
             prompt = {"prompt": rendered.text, "prompt_token_ids": rendered.token_ids}
             prompts.append(prompt if prediction is None else {**prompt, "prediction": prediction})
         form = self.text.chat_template.form
-        results = self._run_all(self._collectors(prompts, sampling_params, form.params), use_tqdm)
+        results = self._run_all(self._collectors(prompts, sampling_params, self._answers(tools)), use_tqdm)
         form = form._replace(tools=form.tools and bool(tools))
         for result in results:
             thinking = (result.prompt or "").rstrip().endswith(THINK)
@@ -142,11 +145,17 @@ class LLM:
         self.engine.close()
         self.text.close()
 
+    def _answers(self, tools: Sequence[Mapping[str, Any]] | None) -> Callable[[SamplingParams, str], SamplingParams]:
+        """What makes parameters of a prompt's text those of an answer, by the rules of the HTTP server."""
+        from jaxinfer.serving.requests.structured import answer_params
+
+        return partial(answer_params, tools or (), self.text.chat_template.form, self.text.tokenizer)
+
     def _collectors(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
-        change: Callable[[SamplingParams], SamplingParams] = lambda params: params,
+        change: Callable[[SamplingParams, str], SamplingParams] = lambda params, prompt: params,
     ) -> list[_Work]:
         shared = self.get_default_sampling_params() if params is None else params
         each = [shared] * len(prompts) if isinstance(shared, SamplingParams) else list(shared)
@@ -155,7 +164,7 @@ class LLM:
         made = []
         for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
             encoded = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
-            sampling = with_bad_token_ids(change(one), self.text.tokenizer)
+            sampling = with_bad_token_ids(change(one, encoded.text or ""), self.text.tokenizer)
             request = encoded.request(str(next(self._ids)), sampling)
             collector = OutputCollector(self.text.tokenizer, request, encoded.text)
             made.append((self.engine.compile(self.engine.check(request)), collector))

@@ -50,7 +50,8 @@ class SamplingParams:
     bad_words: strings whose tokens are not drawn, at most 128.
     bad_token_ids: the same as token ids: the last of each is not drawn where those before it are the newest of the
     output. The engine reads these alone; whoever has the tokenizer adds those of bad_words (text/bad_words.py).
-    structured_outputs: what the text must be. A grammar that can only end ends it; `min_tokens` gives way to it.
+    structured_outputs: what the text must be, as a Constraint or in HTTP's form, `{"json": schema}`, which becomes one.
+    A grammar that can only end ends it; `min_tokens` gives way to it.
     stop: strings that end the text. stop_token_ids: ids that end it.
     """
 
@@ -115,13 +116,16 @@ class SamplingParams:
         words = (self.bad_words,) if isinstance(self.bad_words, str) else tuple(self.bad_words or ())
         object.__setattr__(self, "bad_words", words)
         object.__setattr__(self, "bad_token_ids", tuple(map(tuple, self.bad_token_ids or ())))
+        if isinstance(self.structured_outputs, Mapping):
+            object.__setattr__(self, "structured_outputs", Constraint.outputs(self.structured_outputs))
         self._check_scalars()
         self._check_stops()
         self._check_bias()
         self._check_token_rules()
         if not isinstance(self.structured_outputs, Constraint | None):
             given = type(self.structured_outputs).__name__
-            raise ParameterError("structured_outputs", f"must be a Constraint (`Constraint.schema(…)`), not {given}")
+            message = f'must be {{"json": schema}}, or another object of HTTP\'s form, or a Constraint, not {given}'
+            raise ParameterError("structured_outputs", message)
 
     @property
     def greedy(self) -> bool:

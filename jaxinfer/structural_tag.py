@@ -8,7 +8,7 @@ from jaxinfer.errors import ParameterError
 Node = dict[str, Any]
 """XGrammar's `format`: an object with a `type`, one of TYPES, and its fields, checked. Beside them a schema, a regex
 and a grammar have `param`, the field that they came from; a schema may have `whitespace`, what may stand between its
-tokens; free text and a regex `excludes`, strings that the text must not contain."""
+tokens; free text, a regex and a grammar `excludes`, strings that the text must not contain."""
 
 MAX_ITEMS = 1000
 """Elements, tags or triggers of one list."""
@@ -42,17 +42,15 @@ def leaves(node: Node) -> Iterator[Node]:
 
 
 def without(node: Node, strings: list[str], param: str) -> Node:
-    """The same, of which the text contains none of these strings outside of JSON. Raises ParameterError for a grammar,
-    from which they cannot be kept, and for a string that has one."""
-    if node["type"] == "grammar":
-        raise ParameterError(node["param"], "a grammar is not supported yet beside tools; give tool_choice `none`")
+    """The same, of which the text contains none of these strings outside of JSON. Raises ParameterError for a string
+    that has one."""
     for name in ("value", "begin", "end", "separator"):
         if found := next((each for each in strings if each in node.get(name, "")), None):
             raise ParameterError(param, f"has {found!r}, which begins a tool call; give tool_choice `none`")
     changed: Node = {name: [without(each, strings, param) for each in node[name]] for name in _LISTS if name in node}
     if "content" in node:
         changed["content"] = without(node["content"], strings, param)
-    if node["type"] in ("any_text", "triggered_tags", "regex"):
+    if node["type"] in ("any_text", "triggered_tags", "regex", "grammar"):
         changed["excludes"] = [*node.get("excludes", ()), *strings]
     return {**node, **changed}
 

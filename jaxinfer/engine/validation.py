@@ -43,10 +43,6 @@ def check_request(
     """Raises ParameterError where the request can never be served."""
     ids, params = _prompt_ids(request.prompt_token_ids, shapes), request.sampling
     prediction = _prediction(request.prediction, shapes)
-    if params.n > shapes.max_num_seqs:
-        where = "" if shapes.shards == 1 else " in a shard"  # forks share their parent's blocks
-        message = f"{params.n} is more than the {shapes.max_num_seqs} sequences that run at once{where}"
-        raise ParameterError("n", message)
     if request.priority and not uses_priority:
         raise ParameterError("priority", "must be 0: the engine's scheduling_policy is not priority")
     if abs(request.priority) > MAX_PRIORITY:

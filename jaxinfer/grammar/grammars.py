@@ -21,16 +21,21 @@ from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
-from jaxinfer.grammar.json_schema import place_of
+from jaxinfer.grammar.exclusion import Exclusion
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
+from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
-from jaxinfer.grammar.source import grammar_text, parts_of
+from jaxinfer.grammar.schema.places import place_of
+from jaxinfer.grammar.source import excluded_from_grammars, grammar_text, parts_of, unforced, writes_json
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
 
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
+_GROWTH = 2
+"""What a grammar may come to take, for each byte when it is compiled: its lexer learns while it is used, a quarter in a
+few hundred texts, and memory is in pieces, a sixth more."""
 _BLAME_SECONDS = 2.0
 """From the start of a trial: how long the part that is to blame is looked for."""
 
@@ -52,6 +57,7 @@ class Grammars:
         self._compiler = LLExecutor(num_threads=1)
         self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
         self._thought_ends: dict[str, ThoughtEnd] = {}
+        self._exclusions: dict[tuple[str, ...], Exclusion] = {}
         self._lock = threading.Lock()
         reader = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenizer")
         self._read = reader.submit(read_tokenizers, **self._settings)
@@ -77,6 +83,22 @@ class Grammars:
     def _model_ids(self) -> np.ndarray:
         """Those that the model has."""
         return bits_of(range(self._vocab_size), self._words)
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return [self._tokenizer.decode_bytes([id]) for id in range(self._tokenizer.vocab_size)]
+
+    @cached_property
+    def _numbers(self) -> NumberBounds:
+        return NumberBounds(self._token_bytes, self._words)
+
+    def _exclusion(self, strings: tuple[str, ...]) -> Exclusion | None:
+        if not strings:
+            return None
+        if strings not in self._exclusions:
+            encoded = [each.encode() for each in strings]
+            self._exclusions[strings] = Exclusion(encoded, self._token_bytes, self._words)
+        return self._exclusions[strings]
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
@@ -110,6 +132,8 @@ class Grammars:
             self._thought_end(constraint.after) if constraint.after else None,
             constraint.thought,
             kept.forced,
+            self._numbers if writes_json(constraint) else None,
+            self._exclusion(excluded_from_grammars(constraint)),
         )
 
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
@@ -162,7 +186,7 @@ class Grammars:
             read = self._tokenizers.own
             special = frozenset(id for id, token in read.get_added_tokens_decoder().items() if token.special)
             own = frozenset(read.encode(text, add_special_tokens=False).ids)
-            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._free_ids)
+            self._thought_ends[text] = ThoughtEnd(text, self._token_bytes, special - own, self._free_ids)
         return self._thought_ends[text]
 
     def close(self) -> None:
@@ -200,6 +224,7 @@ class Grammars:
             row |= matcher.ends.legal
         if matcher.thought is not None:
             row |= bits_of([matcher.thought], self._words)
+        matcher.restrict(row)
         return (
             None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
         )
@@ -222,7 +247,23 @@ class Grammars:
             raise _refused(constraint, error_of(found))
         if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
-        return _Kept(found, tried.bytes, forced_by(found))
+        self._check_grammars(constraint)
+        texts = 2 * (len(grammar) + len(constraint.value))
+        return _Kept(found, _GROWTH * tried.bytes + texts, forced_by(found))
+
+    def _check_grammars(self, constraint: Constraint) -> None:
+        """Raises ParameterError for a grammar beside calls whose text may begin as a call does."""
+        exclusion = self._exclusion(excluded_from_grammars(constraint))
+        for part in parts_of(constraint) if exclusion is not None else ():
+            for begin in exclusion.begins() if exclusion is not None and part.kind == "grammar" else ():
+                alone = LLMatcher(self._tokenizer, unforced(grammar_text(part, self._special_ids)), log_level=0)
+                ids = self._letters(begin)
+                if alone.try_consume_tokens(ids) == len(ids):
+                    raise ParameterError(part.param, "may begin as a tool call does; give tool_choice `none`")
+
+    def _letters(self, text: bytes) -> list[int]:
+        """A text, each byte as a token of its own: the tokenizer would write a tag as one that is no text."""
+        return [self._token_bytes.index(bytes([letter])) for letter in text]
 
     def _try_parts(self, trial: Trial, constraint: Constraint, until: float) -> None:
         """Raises for the part that is to blame, where one is found in time."""
@@ -240,7 +281,10 @@ class Grammars:
         def is_to_blame(schema: Any) -> bool:
             if time.monotonic() > until:
                 return False
-            text = grammar_text(replace(constraint, value=json.dumps(schema)), self._special_ids)
+            try:
+                text = grammar_text(replace(constraint, value=json.dumps(schema)), self._special_ids)
+            except ParameterError:
+                return False
             return first_line(trial.run(text).error) == error
 
         place = place_of(json.loads(constraint.value), is_to_blame)
@@ -285,7 +329,7 @@ class Asked(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A grammar that requests get copies of, the bytes that it takes, and the tokens that its texts begin with."""
+    """A grammar that requests get copies of, the bytes that it may take, and the tokens that its texts begin with."""
 
     grammar: LLMatcher
     bytes: int

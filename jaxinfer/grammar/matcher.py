@@ -10,6 +10,8 @@ from llguidance import LLMatcher
 
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.step.shapes import WORD_BITS
+from jaxinfer.grammar.exclusion import Exclusion
+from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.thought import ThoughtEnd
 
 _LONGEST_ERROR = 300
@@ -31,7 +33,9 @@ class Ends(NamedTuple):
 class GrammarMatcher:
     """A Matcher. ends: of its sequence. on_error: called where the grammar cannot go on. thought_end: of a thought,
     before which the text is free; None: there is none. thought: the id that begins one where it is the first token;
-    None: it has begun, where there is one. forced: of `forced_by` the grammar as it is given.
+    None: it has begun, where there is one. forced: of `forced_by` the grammar as it is given. numbers: of JSON, which
+    have no end by the grammar; None: there are none. exclusion: of strings that the text must not contain; None: there
+    are none.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class GrammarMatcher:
         thought_end: ThoughtEnd | None = None,
         thought: int | None = None,
         forced: Sequence[int] | None = None,
+        numbers: NumberBounds | None = None,
+        exclusion: Exclusion | None = None,
     ):
         self.grammar = grammar
         self.ends = ends
@@ -49,6 +55,9 @@ class GrammarMatcher:
         self.thought = thought
         self._thought_end = thought_end
         self._tail = b""  # of the thought
+        self._numbers, self._written = numbers, b""
+        self._exclusion = exclusion
+        self._begun_text: bytes | None = b""  # as `Exclusion.follow` has it
         self._forced = forced  # None: nobody has asked since the last of them came
         self._come = 0  # how many of these have come
         self._seen = 0  # how many of them, those that have come included, are known to go on
@@ -78,8 +87,12 @@ class GrammarMatcher:
 
     def copy(self) -> "GrammarMatcher":
         grammar = self.grammar.deep_copy()
-        copied = GrammarMatcher(grammar, self.ends, self.on_error, self._thought_end, self.thought, self._forced)
+        copied = GrammarMatcher(
+            grammar, self.ends, self.on_error, self._thought_end, self.thought, self._forced, self._numbers,
+            self._exclusion,
+        )  # fmt: skip
         copied._tail, copied._come, copied._seen = self._tail, self._come, self._seen
+        copied._written, copied._begun_text = self._written, self._begun_text
         return copied
 
     def thought_mask(self) -> np.ndarray:
@@ -87,8 +100,16 @@ class GrammarMatcher:
         assert self._thought_end is not None
         return self._thought_end.mask(self._tail)
 
+    def restrict(self, row: np.ndarray) -> None:
+        """Take out of a mask, int32 [words], digits that make a number too long, and letters that end what is
+        excluded."""
+        if self._numbers is not None:
+            self._numbers.bound(self._written, row)
+        if self._exclusion is not None:
+            self._exclusion.exclude(self._begun_text, row)
+
     def forced(self) -> Sequence[int]:
-        if self.thought is not None or not self.begun:
+        if self.thought is not None or not self.begun or self._exclusion is not None:
             return ()
         return self._look_ahead()[self._come : self._seen]
 
@@ -117,6 +138,10 @@ class GrammarMatcher:
             if not self.grammar.consume_token(token):
                 self.on_error()
                 raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
+            if self._numbers is not None:
+                self._written = self._numbers.follow(self._written, token)
+            if self._exclusion is not None:
+                self._begun_text = self._exclusion.follow(self._begun_text, token)
             self._come += came
             if not came or self._come == len(forced):
                 self._forced = None

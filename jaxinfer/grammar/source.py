@@ -2,19 +2,20 @@
 
 import json
 import re
-from functools import partial
 
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
-from jaxinfer.grammar.json_schema import with_exact_bounds
+from jaxinfer.grammar.schema.rewriting import UnfitError, rewritten
 from jaxinfer.grammar.tags import SpecialIds, TagsWriter
 from jaxinfer.structural_tag import Node, leaves
 
 _WHITESPACE = r"( |\n[ \t]{0,32})"
 """Between JSON tokens: any number of them would let a model go on for ever without saying anything."""
+
+_FIXED_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def _ascii_digits(regex: str) -> str:
@@ -34,7 +35,7 @@ def grammar_text(constraint: Constraint, special_ids: SpecialIds, *, forces: boo
     llguidance refuses, it refuses later."""
     try:
         if constraint.kind == "structural_tag":
-            text, has_letters = _tags_text(json.loads(constraint.value), special_ids, constraint.param)
+            text, has_letters = _tags_text(json.loads(constraint.value), special_ids)
         else:
             text = _grammar_text(constraint)
             has_letters = _has_special(text, special_ids)
@@ -43,6 +44,21 @@ def grammar_text(constraint: Constraint, special_ids: SpecialIds, *, forces: boo
         raise
     except ValueError as error:  # a lone surrogate, too
         raise ParameterError(constraint.param, f"is no {constraint.kind}: {error}") from None
+
+
+def writes_json(constraint: Constraint) -> bool:
+    """Return whether all that a constraint's text has, beside free text and constants, is JSON."""
+    if constraint.kind != "structural_tag":
+        return constraint.kind in ("json_schema", "json_object")
+    return all(leaf["type"] == "json_schema" for leaf in leaves(json.loads(constraint.value)))
+
+
+def excluded_from_grammars(constraint: Constraint) -> tuple[str, ...]:
+    """Return the strings that texts of grammars inside a structural tag must not contain."""
+    if constraint.kind != "structural_tag":
+        return ()
+    found = [leaf.get("excludes", ()) for leaf in leaves(json.loads(constraint.value)) if leaf["type"] == "grammar"]
+    return tuple(dict.fromkeys(each for strings in found for each in strings))
 
 
 def parts_of(constraint: Constraint) -> list[Constraint]:
@@ -83,9 +99,9 @@ def _has_special(text: str, special_ids: SpecialIds) -> bool:
     return any(token in plain or json.dumps(token)[1:-1].replace("\\", "") in plain for token in special_ids)
 
 
-def _tags_text(node: Node, special_ids: SpecialIds, param: str) -> tuple[str, bool]:
+def _tags_text(node: Node, special_ids: SpecialIds) -> tuple[str, bool]:
     """A grammar, and whether it has letters of an added token where that token itself may not stand for them."""
-    writer = TagsWriter(special_ids, partial(_inner_schema, param), _inner_regex, _lark)
+    writer = TagsWriter(special_ids, _inner_schema, _inner_regex, _lark)
     text = writer.write(node)
     has_letters = writer.has_letters or any(_has_special(json.dumps(leaf), special_ids) for leaf in leaves(node))
     return text, has_letters
@@ -104,14 +120,16 @@ def _grammar_text(constraint: Constraint) -> str:
 
 
 def _schema_grammar(schema: str, whitespace: str | None, param: str) -> str:
-    schema = with_exact_bounds(schema, param)
-    if whitespace == "":
-        fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        return LLMatcher.grammar_from_json_schema(schema, overrides=fixed)  # pyright: ignore[reportArgumentType]
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": whitespace or _WHITESPACE})
+    try:
+        text, escapes = rewritten(schema)
+    except UnfitError as error:
+        raise ParameterError(param, f"this json_schema is refused: {error}") from None
+    spacing = _FIXED_SPACING if whitespace == "" else {"whitespace_pattern": whitespace or _WHITESPACE}
+    options = {"json_allowed_escapes": escapes, **spacing}
+    return LLMatcher.grammar_from_json_schema(text, overrides=options)  # pyright: ignore[reportArgumentType]
 
 
-def _inner_schema(param: str, schema: object, whitespace: str | None) -> str:
+def _inner_schema(schema: object, whitespace: str | None, param: str) -> str:
     """With what may stand between JSON tokens in it."""
     return json.dumps(json.loads(_schema_grammar(json.dumps(schema), whitespace, param))["grammars"][0]["json_schema"])
 

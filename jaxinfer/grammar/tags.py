@@ -15,15 +15,15 @@ class TagsWriter:
     """Writes rules for one structural tag.
 
     special_ids: where a string of the tag has one of these, its letters and its id are both legal; free text has their
-    letters alone. json: a schema, and what may stand between its tokens, as llguidance has them. regex: a pattern
-    between slashes. grammar: one in Lark, of one in Lark or GBNF and the field that it came from.
+    letters alone. json: a schema, what may stand between its tokens, and the field that it came from, as llguidance has
+    it. regex: a pattern between slashes. grammar: one in Lark, of one in Lark or GBNF and the field that it came from.
     has_letters: whether a terminal that was written has the letters of such a token, and no other way has its id.
     """
 
     def __init__(
         self,
         special_ids: SpecialIds,
-        json: Callable[[Any, str | None], str],
+        json: Callable[[Any, str | None, str], str],
         regex: Callable[[str], str],
         grammar: Callable[[str, str], str],
     ):
@@ -49,7 +49,7 @@ class TagsWriter:
         return self._letters(node["value"])
 
     def _schema(self, node: Node) -> str:
-        return self._named("j", f"%json {self._json(node['json_schema'], node.get('whitespace'))}")
+        return self._named("j", f"%json {self._json(node['json_schema'], node.get('whitespace'), node['param'])}")
 
     def _pattern(self, node: Node) -> str:
         return self._terminal(self._matching(node))

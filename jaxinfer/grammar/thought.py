@@ -1,7 +1,8 @@
 """ThoughtEnd: where a thought ends, by the letters that whoever takes the answer apart looks for."""
 
+from collections.abc import Sequence
+
 import numpy as np
-from llguidance import LLTokenizer
 
 from jaxinfer.grammar.bits import bits_of
 
@@ -9,13 +10,14 @@ from jaxinfer.grammar.bits import bits_of
 class ThoughtEnd:
     """A text that ends a thought, in whatever tokens it is written: the tokenizer's own, or letter by letter.
 
-    special_ids: of tokens that answers may not show: they may not part the letters. free: what a thought may have, a
-    mask, int32 [words]. Takes half a second to make for a large tokenizer; then it is asked within steps.
+    token_bytes: what each id writes. special_ids: of tokens that answers may not show: they may not part the letters.
+    free: what a thought may have, a mask, int32 [words]. Takes half a second to make for a large tokenizer; then it is
+    asked within steps.
     """
 
-    def __init__(self, text: str, tokenizer: LLTokenizer, special_ids: frozenset[int], free: np.ndarray):
+    def __init__(self, text: str, token_bytes: Sequence[bytes], special_ids: frozenset[int], free: np.ndarray):
         self._end = text.encode()
-        self._bytes = [tokenizer.decode_bytes([id]) for id in range(tokenizer.vocab_size)]
+        self._bytes = token_bytes
         banned = [self._banned(begun, special_ids) for begun in range(len(self._end))]
         self._masks = [free & ~bits_of(ids, len(free)) for ids in banned]
 

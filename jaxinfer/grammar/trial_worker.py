@@ -19,6 +19,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
+from jaxinfer.grammar.heap import allocated
 from jaxinfer.grammar.reading import LIMITS, read_tokenizers
 from jaxinfer.text.limited_process import read_frame, write_frame
 
@@ -66,15 +67,15 @@ def _reason(status: int, seconds: float) -> str:
 
 def _try_out(tokenizer: LLTokenizer, seconds: float) -> None:
     """Until the input ends, or a grammar takes too much."""
-    executor, most = LLExecutor(num_threads=1), _taken(0) + _MEMORY
+    executor, most = LLExecutor(num_threads=1), _address_space() + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     while (grammar := read_frame(sys.stdin.buffer)) is not None:
-        before = _taken(1)
+        before = allocated()
         signal.setitimer(signal.ITIMER_REAL, seconds)  # nobody handles the signal: it ends the process
         found = LLMatcher(tokenizer, grammar.decode(), log_level=0, limits=LIMITS)
         _go_on(found, tokenizer, executor)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        error, taken = found.get_error(), max(_taken(1) - before, 0)
+        error, taken = found.get_error(), max(allocated() - before, 0)
         del found
         _answer(error, taken)
 
@@ -95,10 +96,10 @@ def _answer(error: str, taken: int) -> None:
     write_frame(sys.stdout.buffer, json.dumps({"error": error, "bytes": taken}).encode())
 
 
-def _taken(column: int) -> int:
-    """Bytes of this process: of its address space (0), or of memory (1)."""
+def _address_space() -> int:
+    """Bytes of this process's address space."""
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[column]) * _PAGE
+        return int(file.read().split()[0]) * _PAGE
 
 
 if __name__ == "__main__":

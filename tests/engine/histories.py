@@ -49,7 +49,7 @@ class Histories(RuleBasedStateMachine):
     @rule(
         shared=st.integers(0, 20),
         own=st.lists(st.integers(0, 299), max_size=8),
-        n=st.sampled_from([1, 1, 1, 2, 4]),
+        n=st.sampled_from([1, 1, 1, 2, 4, 7]),
         tokens=st.integers(1, 16),
         seed=st.integers(0, 2**63 - 1),
         ignore_eos=st.booleans(),
@@ -67,7 +67,7 @@ class Histories(RuleBasedStateMachine):
         toy=None, rules="none", min_tokens=0,
     ) -> None:  # fmt: skip
         params = SamplingParams(
-            n=min(n, self.core.info.max_num_seqs),
+            n=n,
             max_tokens=tokens,
             seed=seed,
             temperature=temperature,

@@ -178,7 +178,7 @@ def _random_operation(machine: SimulatedHistories, draw: random.Random, ruling: 
         machine.add(
             shared=draw.randint(0, 20),
             own=[draw.randint(0, 3) for _ in range(draw.randint(0, 8))],
-            n=draw.choice([1, 1, 2, 4]),
+            n=draw.choice([1, 1, 2, 4, 7]),
             tokens=draw.randint(1, 16),
             seed=draw.choice([0, 0, draw.getrandbits(60)]),
             ignore_eos=draw.random() < 0.5,

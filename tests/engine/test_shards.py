@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
@@ -11,9 +10,9 @@ from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.split import split_plan
-from jaxinfer.errors import ParameterError
-from tests.engine.ledger import live_sequences
+from tests.engine.ledger import check_blocks, live_sequences
 from tests.engine.small import RecordingRunner, ask, small_core, small_shapes
+from tests.engine.stepping import step_deltas
 
 SHARDS = 3
 
@@ -48,9 +47,17 @@ def test_forks_stay_with_their_parents_blocks() -> None:
     assert shard_of(core, "one") == 1
 
 
-def test_more_forks_than_a_shard_has_slots_are_refused() -> None:
-    with pytest.raises(ParameterError, match="5 is more than the 4 sequences that run at once in a shard"):
-        core_of().add_request(ask("many", 9, 8, n=5))
+def test_more_forks_than_a_shard_has_slots_run_in_turns() -> None:
+    """Each of eleven says all that it is to say, no more than four at a time, and nothing is held afterwards."""
+    core, said, most = core_of(), dict[int, int](), 0
+    core.add_request(ask("many", 9, 6, n=11))
+    while core.has_work():
+        for delta in step_deltas(core):
+            said[delta.index] = said.get(delta.index, 0) + len(delta.token_ids)
+        most = max(most, len(core.scheduler.state.running))
+    assert said == dict.fromkeys(range(11), 6)
+    assert most == 4
+    check_blocks(core)
 
 
 def test_each_shard_has_its_own_budget() -> None:

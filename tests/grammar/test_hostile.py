@@ -1,5 +1,7 @@
 """Grammars that take too much, or end the process that compiles them: refused, and nothing else comes to harm."""
 
+import gc
+import random
 import threading
 import time
 from typing import Any
@@ -11,7 +13,8 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.errors import ParameterError, WorkerLostError
 from jaxinfer.grammar.grammars import Asked, Grammars
-from tests.grammar.walks import END, FILE, SIZE, compiled, legal
+from jaxinfer.grammar.heap import allocated
+from tests.grammar.walks import END, FILE, SIZE, compiled, legal, walk
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,35 @@ def test_what_is_kept_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("jaxinfer.grammar.grammars._MOST_BYTES", 2 << 20)
     compiled(grammars, Constraint.text("regex", "b", "x"))
     assert Asked(large) not in grammars._kept
+
+
+def ordinary(number: int) -> dict[str, Any]:
+    """A schema of a few fields, unlike others."""
+    fields = {
+        f"name{number}": {"type": "string"},
+        "age": {"type": "integer"},
+        "kind": {"enum": ["a", "b", "c"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "at": {"type": "string", "format": "date-time"},
+    }
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("schemas", [
+    [{"enum": [f"{number}-{each:07x}" for each in range(6000)]} for number in range(3)], list(map(ordinary, range(40))),
+], ids=["enums", "ordinary"])  # fmt: skip
+def test_what_is_counted_is_no_less_than_what_is_taken(schemas: list[dict[str, Any]]) -> None:
+    """By the C library, in the process that keeps them, after a text of each."""
+    grammars, draw = Grammars(FILE, SIZE, (END,)), random.Random(0)
+    compiled(grammars, Constraint.schema({"type": "integer"}, "x"))
+    before, counted = allocated(), grammars.stats().grammar_bytes
+    for schema in schemas:
+        walk(grammars, compiled(grammars, Constraint.schema(schema, "x")), SIZE, draw, 60)
+    gc.collect()
+    taken = allocated() - before
+    assert taken > 5 << 20
+    assert taken <= grammars.stats().grammar_bytes - counted <= 4 * taken
+    grammars.close()
 
 
 @pytest.mark.parametrize(("vocabulary", "ends"), [(SIZE + 500, (SIZE + 3, END)), (SIZE - 60, (END,)), (SIZE, ())])

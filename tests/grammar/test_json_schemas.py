@@ -97,12 +97,12 @@ def test_valid_instances_are_accepted_token_by_token_and_others_are_not(name: st
                 if told != [valid] * 3:
                     wrong[group["id"]] = wrong.get(group["id"], 0) + 1
     print(f"{name}: {taken} of {len(groups())} groups, {instances} instances, {sum(wrong.values())} exceptions")
-    assert taken == 147
+    assert taken == 182
     assert {*wrong} == EXCEPTIONS | (NORMALISED if name == "qwen3" else set())
     assert sum(wrong.values()) <= 0.03 * instances
 
 
 def test_what_is_refused_is_named() -> None:
-    asked = SamplingParams(structured_outputs=Constraint.schema({"not": {"type": "string"}}, "where"))
+    asked = SamplingParams(structured_outputs=Constraint.schema({"not": {"pattern": "a"}}, "where"))
     with pytest.raises(ParameterError, match=r'where: this json_schema is refused: Unimplemented keys: \["not"\]'):
         grammars("demo").compile(asked, frozenset())

@@ -4,6 +4,7 @@ written by letters and by ids; what is refused."""
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.text.answer import AnswerFormat
-from tests.grammar.calls import CALL, CALLED, Writer, accepted, check_calls, constraint_of, taken_apart
-from tests.grammar.walks import END, FILE, SIZE, compiled, legal
+from tests.grammar.calls import CALL, CALLED, Writer, accepted, check_calls, constraint_of, spelled, taken_apart
+from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal
 from tests.material import material
 from tests.text.folders import byte_level_folder, with_tokens
 
@@ -262,7 +263,8 @@ def test_the_part_that_is_refused_is_named() -> None:
         compiled(GRAMMARS, constraint)
     assert constraint_of([SUM, {"name": "f", "parameters": unique}]) is not None  # not strict: any object
     for inner, said in (
-        ({"type": "json_schema", "json_schema": {"not": {}}}, r"it\.format\.content\.json_schema: .*not"),
+        ({"type": "json_schema", "json_schema": {"contains": {}}}, r"it\.format\.content\.json_schema: .*contains"),
+        ({"type": "json_schema", "json_schema": {"not": {}}}, r"it\.format\.content\.json_schema: .*no text"),
         ({"type": "regex", "pattern": "("}, r"it\.format\.content\.pattern: .*regex"),
         ({"type": "grammar", "grammar": "start: ("}, r"it\.format\.content\.grammar: "),
     ):
@@ -274,13 +276,58 @@ def test_the_part_that_is_refused_is_named() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (Constraint.text("grammar", 'start: "a"', "guided_grammar"), "guided_grammar: a grammar is not supported yet"),
         (Constraint.choice(["a <tool_call>"], "guided_choice"), "guided_choice: has '<tool_call>'"),
     ],
 )
 def test_content_that_could_not_be_told_from_calls_is_refused(content: Constraint, said: str) -> None:
     with pytest.raises(ParameterError, match=said):
         constraint_of(TOOLS, content)
+
+
+LARK = 'start: "a" (LETTER | "<")* | "\\n" LETTER+\nLETTER: /[a-z_>]/\n'
+"""Whose texts may have a call's tag, but not at their beginning."""
+
+
+def test_a_grammar_beside_tools_is_content_without_calls() -> None:
+    """Or calls, as beside a JSON Schema; the parser finds no call in what the grammar wrote."""
+    content = Constraint.text("grammar", LARK, "guided_grammar")
+    constraint = constraint_of(TOOLS, content)
+    assert constraint is not None
+    kinds, draw = Counter[bool](), random.Random(5)
+    for _ in range(40):
+        text = Writer(GRAMMARS, draw, 120, phrases=["<tool_call", "a"]).write(constraint)
+        if text is None:
+            continue
+        answer = taken_apart(text, draw)
+        check_calls(answer, TOOLS, strict_only=True)
+        kinds[bool(answer.tool_calls)] += 1
+        if not answer.tool_calls:
+            assert "<tool_call>" not in text
+            assert accepted(GRAMMARS, content, text)
+    assert kinds[True] >= 5
+    assert kinds[False] >= 5
+
+
+def test_the_tag_is_excluded_letter_by_letter_and_at_the_end_of_other_tokens() -> None:
+    constraint = constraint_of(TOOLS, Constraint.text("grammar", LARK, "x"))
+    assert constraint is not None
+    matcher = compiled(GRAMMARS, constraint)
+    matcher.accept(spelled("ab<tool_call"))
+    closing = {id for id in range(SIZE) if TOKENIZER.decode([id]).startswith(">")}
+    assert not closing & set(legal(GRAMMARS, matcher, SIZE))
+    copied = matcher.copy()
+    copied.accept(spelled("a"))
+    assert closing & set(legal(GRAMMARS, copied, SIZE))
+    assert CALL not in legal(GRAMMARS, copied, SIZE)
+    assert CALL in legal(GRAMMARS, compiled(GRAMMARS, constraint), SIZE)
+
+
+@pytest.mark.parametrize("grammar", ['start: "<" /[a-z_]+/ ">"', 'start: /\\n*/ "<tool_call>b"', "start: /(?s:.*)/"])
+def test_a_grammar_that_may_begin_as_a_call_does_is_refused(grammar: str) -> None:
+    constraint = constraint_of(TOOLS, Constraint.text("grammar", grammar, "guided_grammar"))
+    assert constraint is not None
+    with pytest.raises(ParameterError, match="guided_grammar: may begin as a tool call does"):
+        compiled(GRAMMARS, constraint)
 
 
 CHANNELS = AnswerFormat(reasoning=True, tools=True, channels=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jaxinfer
-from jaxinfer import LLM, AsyncLLM, SamplingParams
+from jaxinfer import LLM, AsyncLLM, Constraint, SamplingParams
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import RequestOutput
 from jaxinfer.text import Tokenizer
@@ -135,7 +135,16 @@ def test_a_chats_answer_is_taken_apart() -> None:
         (call,) = output.parsed.tool_calls
         assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
         assert (output.parsed.content, "<tool_call>" in output.text) == ("", True)
+        number: Any = {"json": {"type": "integer"}}
+        constrained = SamplingParams(temperature=0, max_tokens=120, structured_outputs=number)
+        (output,) = llm.chat(ask, constrained, tools=[{"type": "function", "function": function}])[0].outputs
+        assert output.parsed is not None
+        assert [each.name for each in output.parsed.tool_calls] == ["get_weather"]
         ask = [{"role": "user", "content": "What is 3 plus 4?"}]
+        (output,) = llm.chat(ask, constrained, chat_template_kwargs={"enable_thinking": True})[0].outputs
+        assert output.parsed is not None
+        assert output.parsed.reasoning
+        assert isinstance(json.loads(output.parsed.content), int)
         (output,) = llm.chat(ask, greedy, chat_template_kwargs={"enable_thinking": True})[0].outputs
         assert output.parsed is not None
         assert output.parsed.reasoning
@@ -144,6 +153,28 @@ def test_a_chats_answer_is_taken_apart() -> None:
         assert llm.generate("Once", greedy)[0].outputs[0].parsed is None
     finally:
         llm.close()
+
+
+def test_an_n_above_the_slots_runs_in_turns(make) -> None:
+    output = make(max_num_seqs=2).generate("hello", SamplingParams(max_tokens=5, n=7, seed=3, ignore_eos=True))[0]
+    assert [len(each.token_ids) for each in output.outputs] == [5] * 7
+    alone = make(max_num_seqs=8).generate("hello", SamplingParams(max_tokens=5, n=7, seed=3, ignore_eos=True))[0]
+    assert [each.token_ids for each in output.outputs] == [each.token_ids for each in alone.outputs]
+
+
+def test_parameters_take_what_a_text_must_be_in_the_servers_form() -> None:
+    schema = {"type": "object", "properties": {}}
+    for given, same in (
+        ({"json": schema}, Constraint.schema(schema)),
+        ({"json": json.dumps(schema), "disable_any_whitespace": True}, Constraint.schema(schema).with_whitespace("")),
+        ({"regex": "a+"}, Constraint.text("regex", "a+")),
+        ({"choice": ["a", "b"]}, Constraint.choice(["a", "b"])),
+        ({"json_object": True}, Constraint("json_object")),
+    ):
+        assert SamplingParams(structured_outputs=given).structured_outputs == same  # pyright: ignore
+    for wrong, words in (({"xml": 1}, "xml: is not supported"), ({}, "has 0 of"), ({"regex": ""}, "must be a string")):
+        with pytest.raises(ParameterError, match=f"structured_outputs.*{words}"):
+            SamplingParams(structured_outputs=wrong)  # pyright: ignore
 
 
 def test_predictions_change_the_number_of_steps_alone(make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ BAD = {
     "best_of below n": text("less than n", best_of=1, n=2),
     "best_of with no choices": text("out of range", "n", n=0, best_of=2),
     "best_of with fewer than no choices": text("out of range", "n", n=-3, best_of=2),
-    "best_of above the slots": text("at once", best_of=9),
+    "best_of above the most": text("out of range", best_of=129),
     "a model of a megabyte": text("is not served", status=404, model="m" * 400_000),
     "best_of in a stream": text("stream", best_of=2, stream=True),
     "stream options without a stream": text("needs stream", stream_options={"include_usage": True}),

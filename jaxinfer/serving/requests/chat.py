@@ -35,7 +35,8 @@ async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     params = with_bad_token_ids(params, side.text.tokenizer)
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text)
-    params = constrained_answer(body, params, side, rendered.text, has_tools=bool(tools))
+    form, tokenizer = side.answer_form, side.text.tokenizer
+    params = constrained_answer(body, params, form, tokenizer, rendered.text, has_tools=bool(tools))
     request = engine_request(rendered.token_ids, params, side.info, body, "messages")
     return [(replace(request, prediction=await _prediction(body, side)), rendered.text)]
 

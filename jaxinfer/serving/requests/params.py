@@ -43,7 +43,7 @@ def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: 
     own = {"max_tokens": body.max_tokens, "logprobs": body.logprobs, "default_max_tokens": COMPLETION_MAX_TOKENS}
     names = {}
     if best_of is not None and best_of != n:
-        _check_best_of(best_of, n, body, info)
+        _check_best_of(best_of, n, body)
         # The choices are ranked by their log-probabilities.
         own |= {"n": best_of, "logprobs": body.logprobs or 0}
         names["n"] = "best_of"
@@ -52,12 +52,11 @@ def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: 
     return _params(body, defaults, info, own, names)
 
 
-def _check_best_of(best_of: int, n: int, body: CompletionBody, info: ModelInfo) -> None:
+def _check_best_of(best_of: int, n: int, body: CompletionBody) -> None:
     if n < 1:
         raise RequestError(f"n: {n} is out of range; 1 to {MAX_N} is allowed", param="n")
-    if best_of > info.max_num_seqs:
-        message = f"best_of: {best_of} is more than the {info.max_num_seqs} requests that run at once (max_num_seqs)"
-        raise RequestError(message, param="best_of")
+    if best_of > MAX_N:
+        raise RequestError(f"best_of: {best_of} is out of range; 1 to {MAX_N} is allowed", param="best_of")
     if best_of < n:
         raise RequestError(f"best_of: {best_of} is less than n, {n}", param="best_of")
     if body.stream:

@@ -1,0 +1,68 @@
+"""NumberBounds: how many digits a number of JSON may have, which a grammar leaves open."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxinfer.grammar.bits import bits_of
+from jaxinfer.grammar.schema.scalars import FRACTION_DIGITS
+
+INTEGER_DIGITS = 20
+"""Of the largest unsigned integer of 64 bits."""
+_LARGEST_EXPONENT = 279
+"""With so many digits before the point, what a float64 still holds, 1.8e308."""
+_TAIL = 64
+_NUMBER = re.compile(rb"(?:^|[\s:,\[])-?([0-9]+)(?:\.([0-9]*))?(?:[eE][+-]?([0-9]*))?$")
+_LEADING = re.compile(rb"[0-9]+")
+
+
+class NumberBounds:
+    """The tokens that would make a number too long: a model that rambles writes digits without end.
+
+    token_bytes: what each id writes. words: of a mask.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], words: int):
+        self._bytes = token_bytes
+        led: dict[int, list[int]] = {}
+        others = list[int]()
+        for id, own in enumerate(token_bytes):
+            if found := _LEADING.match(own):
+                led.setdefault(len(found[0]), []).append(id)
+            elif own.startswith((b'"', b"z", b"Z")):
+                others.append(id)
+        self._others = bits_of(others, words)
+        self._longest = max(led, default=0)
+        self._too_long = [
+            bits_of([id for length, ids in led.items() if length > left for id in ids], words)
+            for left in range(self._longest)
+        ]
+
+    def follow(self, tail: bytes, token: int) -> bytes:
+        """Return what has to be known of a text after one more token. tail: known so far; empty at first."""
+        return (tail + self._bytes[token])[-_TAIL:]
+
+    def bound(self, tail: bytes, row: np.ndarray) -> None:
+        """Take tokens that make a number too long out of a mask. A string, in which a quote or any letter may follow,
+        is no number; where nothing else may follow, the grammar itself asks for as many digits."""
+        left = digits_left(tail)
+        if left is None or left >= self._longest or (row & self._others).any():
+            return
+        bounded = row & ~self._too_long[left]
+        if bounded.any():
+            row[:] = bounded
+
+
+def digits_left(tail: bytes) -> int | None:
+    """Return how many digits the number that ends a text may still have; None where it ends with no number."""
+    found = _NUMBER.search(tail)
+    if found is None:
+        return None
+    whole, fraction, exponent = found.groups()
+    if exponent is not None:
+        third = len(exponent) == 2 and int(exponent) * 10 + 9 <= _LARGEST_EXPONENT
+        return int(third) if len(exponent) > 1 else 2 - len(exponent)
+    if fraction is not None:
+        return max(FRACTION_DIGITS - len(fraction), 0)
+    return max(INTEGER_DIGITS - len(whole), 0)

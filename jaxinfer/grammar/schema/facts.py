@@ -1,0 +1,135 @@
+"""Facts: what every instance of a schema is known to be, by which two schemas are seen to share none."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from jaxinfer.grammar.schema.references import Definitions
+from jaxinfer.grammar.schema.walk import Object, Schema
+
+_DEPTH = 8
+"""References and choices that are followed one within the other."""
+TYPES = frozenset(("null", "boolean", "object", "array", "string", "integer", "fraction"))
+"""JSON Schema's, with `number` parted into integers and other numbers."""
+
+
+class Facts(NamedTuple):
+    """Facts of a schema's instances. parts: schemas that each holds for them. types: of TYPES. values: all that they
+    may be; None where that is not known. required: keys of those that are objects."""
+
+    parts: list[Object]
+    types: frozenset[str]
+    values: list[Any] | None
+    required: frozenset[str]
+
+
+def disjoint(first: Schema, second: Schema, definitions: Definitions, depth: int = _DEPTH) -> bool:
+    """Return whether no instance fits both schemas, as far as can be seen; False where that is not known."""
+    if first is False or second is False:
+        return True
+    if not depth:
+        return False
+    one, other = facts_of(first, definitions), facts_of(second, definitions)
+    if _apart(one, other) or _objects_apart(one, other, definitions, depth):
+        return True
+    choices = [(options, second) for options in _choices(one)] + [(options, first) for options in _choices(other)]
+    return any(all(disjoint(each, rest, definitions, depth - 1) for each in options) for options, rest in choices)
+
+
+def facts_of(schema: Schema, definitions: Definitions) -> Facts:
+    """Return what is known of a schema's instances."""
+    parts = list(_parts(schema, definitions, _DEPTH))
+    types = TYPES.intersection(*map(types_of, parts))
+    listed = [values for part in parts if (values := listed_values(part)) is not None]
+    required = frozenset(name for part in parts for name in part.get("required", ()))
+    values = [each for each in min(listed, key=len) if type_of(each) in types] if listed else None
+    if values is not None:
+        types = frozenset(map(type_of, values))
+    return Facts(parts, types, values, required)
+
+
+def types_of(schema: Object) -> frozenset[str]:
+    """Return what of TYPES the keyword `type` of a schema allows."""
+    given = schema.get("type")
+    if given is None:
+        return TYPES
+    names = [given] if isinstance(given, str) else given
+    return frozenset(each for name in names for each in (("integer", "fraction") if name == "number" else (name,)))
+
+
+def type_of(value: Any) -> str:
+    """Return which of TYPES a value is."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    if isinstance(value, int | float):
+        return "integer" if value == int(value) else "fraction"
+    return {str: "string", list: "array", dict: "object"}[type(value)]
+
+
+def listed_values(schema: Object) -> list[Any] | None:
+    """Return what `const` or `enum` of a schema lists."""
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def key_of(value: Any) -> object:
+    """Return a key that two values share where JSON Schema says that they are equal: 1 and 1.0, not 1 and true."""
+    if isinstance(value, list):
+        return ("array", *map(key_of, value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, key_of(each)) for name, each in value.items()))
+    return (isinstance(value, bool), value)
+
+
+def _parts(schema: Schema, definitions: Definitions, depth: int) -> Iterator[Object]:
+    """A schema, and those that must hold with it."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    if depth:
+        inner = [definitions.target(schema), *schema.get("allOf", ())]
+        yield from (part for each in inner for part in _parts(each, definitions, depth - 1))
+
+
+def _choices(facts: Facts) -> list[list[Schema]]:
+    return [part[key] for part in facts.parts for key in ("anyOf", "oneOf") if key in part]
+
+
+def _apart(one: Facts, other: Facts) -> bool:
+    common = one.types & other.types
+    if not common:
+        return True
+    if one.values is not None and other.values is not None:
+        return not {*map(key_of, one.values)} & {*map(key_of, other.values)}
+    ranged = ((("integer", "fraction"), "minimum", "maximum"), (("string",), "minLength", "maxLength"),
+              (("array",), "minItems", "maxItems"))  # fmt: skip
+    return any(common <= {*types} and _ranges_apart(one, other, low, high) for types, low, high in ranged)
+
+
+def _ranges_apart(one: Facts, other: Facts, low: str, high: str) -> bool:
+    """Whether one's least is above the other's most; bounds that exclude themselves count as if they did not."""
+    parts = [*one.parts, *other.parts]
+    least = [part[key] for part in parts for key in (low, f"exclusiveM{low[1:]}") if _is_number(part.get(key))]
+    most = [part[key] for part in parts for key in (high, f"exclusiveM{high[1:]}") if _is_number(part.get(key))]
+    return bool(least) and bool(most) and max(least) > min(most)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _objects_apart(one: Facts, other: Facts, definitions: Definitions, depth: int) -> bool:
+    """Whether both are objects, and what one has to have has no value that fits both."""
+    if one.types & other.types != {"object"}:
+        return False
+    names = one.required | other.required
+    return any(disjoint(_value_of(one, name), _value_of(other, name), definitions, depth - 1) for name in names)
+
+
+def _value_of(facts: Facts, name: str) -> Schema:
+    """What the value of a key must be, for all that is known."""
+    return {"allOf": [_own_value(part, name) for part in facts.parts]}
+
+
+def _own_value(schema: Object, name: str) -> Schema:
+    if name in schema.get("properties", {}):
+        return schema["properties"][name]
+    return True if schema.get("patternProperties") else schema.get("additionalProperties", True)

@@ -1,0 +1,76 @@
+"""Regular expressions of strings: what ECMA-262 means by one, in llguidance's dialect, and a few that rules need."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+_ANY = r"[\s\S]*"
+_DIALECT = {"&&": r"&\&", "--": r"-\-", "~~": r"~\~"}
+"""Pairs that are operators within a class of llguidance's dialect, and letters in ECMA-262's."""
+_IN_CLASS = re.compile(r"\\.|\[|&&|--|~~|\]", re.DOTALL)
+_OUTSIDE = re.compile(r"\\.|\[\^?|[^\\\[]+", re.DOTALL)
+
+
+def without_own_dialect(pattern: str) -> str:
+    """Return the same regular expression without what llguidance's dialect alone knows: classes within a class, and
+    operators between them."""
+    pieces, at = list[str](), 0
+    while at < len(pattern):
+        found = _OUTSIDE.match(pattern, at)
+        if found is None:
+            return pattern
+        pieces.append(found[0])
+        at = found.end()
+        if found[0].startswith("["):
+            inner, at = _class_from(pattern, at)
+            pieces.append(inner)
+    return "".join(pieces)
+
+
+def _class_from(pattern: str, at: int) -> tuple[str, int]:
+    """The rest of a class, and where it ends."""
+    pieces = list[str]()
+    for found in _IN_CLASS.finditer(pattern, at):
+        pieces.append(pattern[at : found.start()])
+        pieces.append(r"\[" if found[0] == "[" else _DIALECT.get(found[0], found[0]))
+        at = found.end()
+        if found[0] == "]":
+            break
+    else:
+        pieces.append(pattern[at:])
+        at = len(pattern)
+    return "".join(pieces), at
+
+
+def one_of(texts: Iterable[str]) -> str:
+    """Return a pattern that these strings match, and no others."""
+    return f"^(?:{'|'.join(map(re.escape, texts))})$"
+
+
+def of_length(least: int, most: int | None) -> str:
+    """Return a pattern of strings with so many characters."""
+    return rf"^[\s\S]{{{least},{'' if most is None else most}}}$"
+
+
+def not_one_of(texts: Sequence[str]) -> str:
+    """Return a pattern that all strings match but these."""
+    return f"^{_beyond(sorted({*texts}))}$"
+
+
+def _beyond(texts: Sequence[str]) -> str:
+    """Of strings that begin alike, what else may follow: ends before, and other letters."""
+    by_first: dict[str, list[str]] = {}
+    for text in texts:
+        if text:
+            by_first.setdefault(text[0], []).append(text[1:])
+    ways = [] if "" in texts else [""]
+    if by_first:
+        letters = "".join(map(_escaped_in_class, by_first))
+        ways.append(f"[^{letters}]{_ANY}")
+        ways += [f"{re.escape(letter)}{_beyond(rest)}" for letter, rest in by_first.items()]
+    else:
+        ways.append(r"[\s\S]+")
+    return f"(?:{'|'.join(ways)})"
+
+
+def _escaped_in_class(letter: str) -> str:
+    return f"\\{letter}" if letter in r"\]^-[&~" else letter
