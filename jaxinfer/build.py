@@ -210,7 +210,7 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     if asked is not None:
         make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)
-    files = read_declared(folder, config.load.architecture)
+    files = read_declared(folder, config.load.architecture, config.load.ignore_config_keys)
     if config.parallel.enable_expert_parallel and not files.config.expert_layers:
         raise ParameterError("enable_expert_parallel", "the model has no experts; leave it out")
     decoder = files.config.at_context(context_of(config, files.config)).quantised(config.load.quantization)

@@ -40,6 +40,9 @@ class ModelConfig:
     """Arguments of the chat template where a request gives no others, as JSON: {"enable_thinking": false}."""
     architecture: str | None = None
     """Read config.json as that of this architecture, whatever it names. `jaxinfer models` lists them."""
+    ignore_config_keys: tuple[str, ...] = ()
+    """Unknown keys of config.json that are ignored, although their names suggest that they change what is computed;
+    one that stands inside an object may be named as rope_scaling.alpha."""
     quantization: Quantization = "none"
     """Hold the weights in fewer bits, made of them while they are read: int8 or fp8, a scale a row; int4, a scale for
     32 values; w8a8: activations in as many bits, too, with a scale a token. Embedding and head become int8."""

@@ -68,7 +68,7 @@ def _declared(file: Path, fields: Mapping[str, Any]) -> dict[str, str]:
         named = value.items() if isinstance(value, dict) else ((entry["name"], entry["template"]) for entry in value)
         found = dict(named)
     except (TypeError, KeyError, ValueError):
-        found = {"": None}
-    if not all(isinstance(text, str) for pair in found.items() for text in pair):
+        found = {}
+    if not found or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise ModelError(f"{file}: chat_template must be a text, or a list of name and template")
     return found
