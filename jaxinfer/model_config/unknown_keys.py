@@ -25,7 +25,8 @@ _COMPUTING = frozenset(
 _HARMLESS = frozenset(
     """
     flash flashattn flashattention fuse fused fusion dropout pdrop drop neftune init initializer loss aux train
-    training pretraining finetune finetuned finetuning gradient version dtype impl implementation commit entropy recompute
+    training pretraining finetune finetuned finetuning gradient version dtype impl implementation commit entropy
+    recompute
     """.split()  # noqa: SIM905
 )
 """Words of keys that speak of training, or of how and not what is computed, whatever other words they have."""

@@ -1,7 +1,6 @@
 """AnswerParser: what a model says in a chat, taken apart into reasoning, content and tool calls."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, arguments_text, beginning_of, member_text
 from jaxinfer.text.call_syntax import HERMES, CallSyntax
 from jaxinfer.text.harmony import FINAL, FUNCTIONS, HarmonyParser
-from jaxinfer.text.json_strings import JsonStrings
+from jaxinfer.text.json_strings import DECODER, JsonStrings
 
 THINK, THOUGHT = "<think>", "</think>"
 CALL, CALLED = HERMES.trigger, "</tool_call>"
@@ -227,7 +226,7 @@ def parse_answer(text: str, form: AnswerFormat, *, thinking: bool = False) -> Pa
 def _call(text: str) -> AnswerPart | None:
     """The call that a JSON object tells, or None."""
     try:
-        said = json.loads(text, parse_int=float)  # an integer of thousands of digits is none of Python's
+        said = DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):

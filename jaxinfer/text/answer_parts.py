@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any, NamedTuple, Protocol
 
+from jaxinfer.text.json_strings import DECODER, json_object
+
 
 class ToolCallPart(NamedTuple):
     """A whole call. arguments: a JSON object as text."""
@@ -39,11 +41,8 @@ def beginning_of(tag: str, text: str) -> int:
 
 def arguments_text(value: Any) -> str | None:
     """The arguments of a call, an object or its JSON, as JSON; None where they are no object."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+    if isinstance(value, str):  # as it is written: a number may be more exact than one of Python's
+        return None if json_object(value) is None else value.strip()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else None
 
 
@@ -51,9 +50,9 @@ def member_text(text: str, name: str) -> str:
     """The last member of this name as it is written. text: a JSON object that has it, and was decoded."""
     found, at = "", _past(_OPENING, text, 0)
     while text[at] == '"':
-        key, at = _DECODER.raw_decode(text, at)
+        key, at = DECODER.raw_decode(text, at)
         at = _past(_COLON, text, at)
-        _, end = _DECODER.raw_decode(text, at)
+        _, end = DECODER.raw_decode(text, at)
         if key == name:
             found = text[at:end]
         at = _past(_COMMA, text, end)
@@ -66,5 +65,4 @@ def _past(mark: re.Pattern[str], text: str, at: int) -> int:
     return match.end()
 
 
-_DECODER = json.JSONDecoder(parse_int=float)
 _OPENING, _COLON, _COMMA = (re.compile(rf"[ \t\n\r]*{mark}[ \t\n\r]*") for mark in ("{", ":", ",?"))

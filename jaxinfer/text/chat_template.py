@@ -11,7 +11,7 @@ from typing import Any
 from jaxinfer.errors import ParameterError
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.answer_forms import UnparsedForm, unparsed_forms
-from jaxinfer.text.messages import ROLES, with_reasoning_names
+from jaxinfer.text.messages import ROLES, with_object_arguments, with_reasoning_names
 from jaxinfer.text.template_files import load_chat_templates, named_chat_templates
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
@@ -106,9 +106,19 @@ class ChatTemplate:
             named = [with_reasoning_names(message, process.fields()) for message in said]
             return process.render({**variables, "messages": named}, at)
 
-        text = _open_ended(messages, rendered) if continue_final_message else rendered(messages)
-        _check_custom_roles(messages, rendered)
-        return text
+        def whole(said: Sequence[Mapping[str, Any]]) -> str:
+            text = _open_ended(said, rendered) if continue_final_message else rendered(said)
+            _check_custom_roles(said, rendered)
+            return text
+
+        try:
+            return whole(messages)
+        except ParameterError:
+            # A template may read arguments of calls as objects only.
+            plain = [with_object_arguments(message) for message in messages]
+            if plain == list(messages):
+                raise
+            return whole(plain)
 
     async def render_async(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """`render`, off the event loop."""

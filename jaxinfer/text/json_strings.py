@@ -1,6 +1,9 @@
-"""JsonStrings: which places of a text are inside of a string, where the text is JSON that arrives bit by bit."""
+"""JSON that a model writes: which places of a text that arrives bit by bit are inside of a string, and whether it is an
+object, or may become one."""
 
+import json
 import re
+from typing import Any
 
 _OUTSIDE = re.compile(r'[^"]*+(?:"(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*+"[^"]*+)*+')
 """Up to a string that does not end."""
@@ -28,3 +31,20 @@ class JsonStrings:
                 return None
             self._at, self._inside = self._at + 1, not self._inside
         return self._inside
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+DECODER = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
+"""Decodes JSON as RFC 8259 has it: NaN and Infinity are none, and an integer may have thousands of digits."""
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is; None where it is none."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
