@@ -6,20 +6,25 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxinfer.text.json_strings import DECODER, json_object
 
+TOLD_AFTER = 64
+"""Characters of a call's arguments that must be the beginning of a JSON object before the call is told: so that what is
+no call from the start stays in the content. From there on arguments are told as they are written, whatever they are."""
+
 
 class ToolCallPart(NamedTuple):
-    """A whole call. arguments: a JSON object as text."""
+    """A call. arguments: a JSON object as text; empty where they follow in parts of their own."""
 
     name: str
     arguments: str
 
 
 class AnswerPart(NamedTuple):
-    """What a piece of text adds to an answer; at most one of the three is there."""
+    """What a piece of text adds to an answer; at most one of the four is there. arguments: more of the last call's."""
 
     content: str = ""
     reasoning: str = ""
     tool_call: ToolCallPart | None = None
+    arguments: str = ""
 
 
 class Parser(Protocol):
@@ -32,6 +37,38 @@ class Parser(Protocol):
     def flush(self) -> list[AnswerPart]:
         """What was held back: the text has ended."""
         ...
+
+
+class WholeCalls:
+    """A parser whose calls come whole, once something else follows or the text has ended."""
+
+    def __init__(self, parser: Parser):
+        self._parser = parser
+        self._call: ToolCallPart | None = None
+
+    def push(self, text: str) -> list[AnswerPart]:
+        """The parts that are complete with this text."""
+        return self._whole(self._parser.push(text))
+
+    def flush(self) -> list[AnswerPart]:
+        """What was held back: the text has ended."""
+        return [*self._whole(self._parser.flush()), *self._ended()]
+
+    def _whole(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        found: list[AnswerPart] = []
+        for part in parts:
+            if part.arguments and self._call is not None:
+                self._call = self._call._replace(arguments=self._call.arguments + part.arguments)
+                continue
+            found += self._ended()
+            if part.tool_call is None:
+                found.append(part)
+            self._call = part.tool_call
+        return found
+
+    def _ended(self) -> list[AnswerPart]:
+        call, self._call = self._call, None
+        return [] if call is None else [AnswerPart(tool_call=call)]
 
 
 def beginning_of(tag: str, text: str) -> int:
