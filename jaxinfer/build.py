@@ -121,14 +121,19 @@ def load_text(
 
     max_chars: characters of one prompt. control_tokens_in_content: of TextProcessor. Raises ModelError.
     """
-    other = config.load.tokenizer
-    tokenizer = None if other is None else _folder(other, None, "tokenizer.json")
     return TextProcessor.from_folder(
         model_folder(config),
-        tokenizer=tokenizer,
+        tokenizer=_tokenizer_folder(config),
         max_chars=max_chars,
         control_tokens_in_content=control_tokens_in_content,
+        chat_template=config.load.chat_template,
+        default_chat_template_kwargs=config.load.template_kwargs,
     )
+
+
+def _tokenizer_folder(config: EngineConfig) -> Path:
+    other = config.load.tokenizer
+    return model_folder(config) if other is None else _folder(other, None, "tokenizer.json")
 
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None, team: Team | None = None) -> BuiltEngine:
@@ -205,7 +210,7 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     if asked is not None:
         make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)
-    files = read_declared(folder, config.load.architecture)
+    files = read_declared(folder, config.load.architecture, config.load.ignore_config_keys)
     if config.parallel.enable_expert_parallel and not files.config.expert_layers:
         raise ParameterError("enable_expert_parallel", "the model has no experts; leave it out")
     decoder = files.config.at_context(context_of(config, files.config)).quantised(config.load.quantization)
@@ -231,7 +236,8 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
         check_draft(draft_folder, decoder, eagle.decoder, sizes.max_model_len)
     elif draft_folder is not None:
         drafts = declared_draft(draft_folder, first, sizes.max_model_len).over(*asked.parts)
-    text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
+    measures = config.cache.kv_cache_dtype == "int8"
+    text = Tokenizer(_tokenizer_folder(config)).encode(MEASURED_TEXT) if measures else []
     laps.end("plan")
 
     def layout_of(decoder: "DecoderConfig") -> "Layout":

@@ -4,10 +4,11 @@ Flag names are vLLM's where vLLM has the flag. Every field is validated when the
 that a bad value is reported before a model is loaded. Nothing here imports jax.
 """
 
+import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.speculation import read_speculation
@@ -32,8 +33,16 @@ class ModelConfig:
     """Branch, tag or commit of a hub model."""
     tokenizer: str | None = None
     """Folder or hub id of another tokenizer and chat template; by default the model's own."""
+    chat_template: str | None = None
+    """Chat template instead of the model's own: a file, the name of one of the model's, or a built-in one (chatml,
+    gemma, llama3, mistral)."""
+    default_chat_template_kwargs: str | None = None
+    """Arguments of the chat template where a request gives no others, as JSON: {"enable_thinking": false}."""
     architecture: str | None = None
     """Read config.json as that of this architecture, whatever it names. `jaxinfer models` lists them."""
+    ignore_config_keys: tuple[str, ...] = ()
+    """Unknown keys of config.json that are ignored, although their names suggest that they change what is computed;
+    one that stands inside an object may be named as rope_scaling.alpha."""
     quantization: Quantization = "none"
     """Hold the weights in fewer bits, made of them while they are read: int8 or fp8, a scale a row; int4, a scale for
     32 values; w8a8: activations in as many bits, too, with a scale a token. Embedding and head become int8."""
@@ -43,6 +52,19 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.max_model_len is not None:
             _at_least("max_model_len", self.max_model_len, 2)
+        _ = self.template_kwargs  # which raises for what is wrong
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """`default_chat_template_kwargs` as they are. Raises ParameterError."""
+        name, text = "default_chat_template_kwargs", self.default_chat_template_kwargs
+        try:
+            value = {} if text is None else json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ParameterError(name, f"must be JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise ParameterError(name, f"must be a JSON object, not {text}")
+        return value
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jaxinfer.other_values import hint
 
 Tree = TypeVar("Tree")
 
-_JSON = ("speculative_config",)
+_JSON = ("speculative_config", "default_chat_template_kwargs")
 """Settings that are JSON on a command line, and may be mappings elsewhere."""
 
 
@@ -79,6 +79,8 @@ def _converted(tree: Any, name: str, value: Any) -> Any:
         except TypeError as error:
             raise ParameterError(name, f"is nothing that JSON has: {error}") from None
     kind = get_type_hints(type(tree))[name]
+    if kind == tuple[str, ...] and isinstance(value, str):
+        value = (value,)
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ParameterError(name, f"{value!r} is not one of {', '.join(map(str, get_args(kind)))}{hint(name, value)}")
     try:

@@ -35,7 +35,7 @@ class SamplingParams:
     max_tokens: most tokens to generate a choice; None: up to the end of the context.
     min_tokens: end-of-sequence and stop ids are banned before this many tokens.
     temperature: 0 is greedy; at most 100.
-    top_p: in (0, 1]. top_k: 0 or -1 is off. min_p: in [0, 1].
+    top_p: in [0, 1]; 0 is greedy. top_k: 0 or -1 is off. min_p: in [0, 1].
     top_n_sigma: llama.cpp's; only logits of at least the highest less so many standard deviations; 0 or less is off.
     seed: None draws one. The random number of a token depends on seed, choice and position alone. Its probabilities are
     rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by
@@ -66,8 +66,8 @@ class SamplingParams:
         flag="0 is greedy.",
     )  # fmt: skip
     top_p: float = number(
-        1.0, 0.0, 1.0, above_low=True, neutral=1.0, generation_key="top_p",
-        flag="Smallest set of tokens with this much probability.",
+        1.0, 0.0, 1.0, neutral=1.0, generation_key="top_p",
+        flag="Smallest set of tokens with this much probability; 0 is greedy.",
     )  # fmt: skip
     top_k: int = integer(
         0, 0, _INT32_MAX, minus_one=0, neutral=0, generation_key="top_k",
@@ -119,6 +119,9 @@ class SamplingParams:
         if isinstance(self.structured_outputs, Mapping):
             object.__setattr__(self, "structured_outputs", Constraint.outputs(self.structured_outputs))
         self._check_scalars()
+        if self.top_p == 0:  # OpenAI's least: the likeliest token alone
+            object.__setattr__(self, "top_p", 1.0)
+            object.__setattr__(self, "temperature", 0.0)
         self._check_stops()
         self._check_bias()
         self._check_token_rules()

@@ -1,5 +1,6 @@
 """What the JSON files of a model folder say beside the weights. No jax."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ class ModelFiles:
     eos_token_ids: tuple[int, ...]
 
 
-def read_model_files(folder: Path, architecture: str | None = None) -> ModelFiles:
-    """Reads config.json and, where it is there, generation_config.json. architecture: of `parse_config`.
+def read_model_files(folder: Path, architecture: str | None = None, ignored: Collection[str] = ()) -> ModelFiles:
+    """Reads config.json and, where it is there, generation_config.json. architecture, ignored: of `parse_config`.
 
     Raises ModelError that names file and field.
     """
-    config = parse_config(read_config(folder), architecture)
+    config = parse_config(read_config(folder), architecture, ignored=ignored)
     generation = read_generation_config(folder)
     for token in (*generation.eos_token_ids, *config.eos_token_ids):
         if token >= config.vocab_size:

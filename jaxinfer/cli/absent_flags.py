@@ -21,7 +21,6 @@ ABSENT = {
     "--num-speculative-tokens": _DRAFTS,
     "--ngram-prompt-lookup-max": _DRAFTS,
     "--trust-remote-code": "code of a model's folder is never run",
-    "--chat-template": "the model's own is used; --tokenizer names a folder with another",
     "--enable-auto-tool-choice": _TOOLS,
     "--enforce-eager": "every program is compiled; --lazy-compile compiles each when it is first needed",
 }

@@ -13,7 +13,7 @@ from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta
 from jaxinfer.text.answer import THINK
-from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart
+from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, WholeCalls
 from jaxinfer.text.messages import template_message
 from jaxinfer.text.tools import check_tools
 
@@ -63,7 +63,7 @@ class ChatSession:
             raise ParameterError("messages", message)
         form = self._llm.text.chat_template.form
         form = form._replace(tools=form.tools and bool(self.tools))
-        parser = form.parser(thinking=text.rstrip().endswith(THINK))
+        parser = WholeCalls(form.parser(thinking=text.rstrip().endswith(THINK)))
         parts: list[AnswerPart] = []
         clock = GenerationClock(len(ids), lambda: self._llm.engine.runner.late_programs)
         with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]

@@ -22,6 +22,7 @@ class _Asked(NamedTuple):
     mesh: str | None
     revision: str | None
     architecture: str | None
+    ignore_config_keys: tuple[str, ...]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
 
     add_cpu_devices(mesh.size)
     folder = model_folder(EngineConfig(asked.model, ModelConfig(revision=asked.revision)))
-    config = read_declared(folder, asked.architecture).config
+    config = read_declared(folder, asked.architecture, asked.ignore_config_keys).config
     keep = asked.to == "safetensors" and asked.dtype == "auto"
     dtype = None if keep else resolve_dtype(asked.dtype, held=config.held_dtype).name
     convert(Conversion(folder, asked.out, asked.to, dtype, asked.quantization, mesh), config)
@@ -53,6 +54,7 @@ def _flags(
     mesh: str | None = None,
     revision: str | None = None,
     architecture: str | None = None,
+    ignore_config_keys: tuple[str, ...] = (),
 ) -> _Asked:
     """Write a model in another form. A run that was killed goes on when it is started again.
 
@@ -67,5 +69,6 @@ def _flags(
         mesh: A mesh by name, as tp4, or a YAML file, whose shards orbax's chunks are cut for; any other fits, too.
         revision: Branch, tag or commit of a hub model.
         architecture: Read config.json as that of this architecture, whatever it names.
+        ignore_config_keys: Unknown keys of config.json that are ignored, whatever their names suggest.
     """
-    return _Asked(model, out, to, dtype, quantization, mesh, revision, architecture)
+    return _Asked(model, out, to, dtype, quantization, mesh, revision, architecture, ignore_config_keys)

@@ -1,6 +1,6 @@
 """What a model declares, or an EAGLE-3 head, by what a command calls it. Reads no weights."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from jaxinfer.model_config.eagle3 import Eagle3Config
 
 
-def read_decoder(model: str, architecture: str | None = None) -> tuple["DecoderConfig", str]:
-    """model: a folder, a hub id, a config.json, or `demo`. architecture: in place of the one that it declares. Returns
-    the decoder and the name of its architecture. Raises ModelError."""
+def read_decoder(
+    model: str, architecture: str | None = None, ignored: Collection[str] = ()
+) -> tuple["DecoderConfig", str]:
+    """model: a folder, a hub id, a config.json, or `demo`. architecture: in place of the one that it declares. ignored:
+    unknown keys of config.json that pass. Returns the decoder and the name of its architecture. Raises ModelError."""
     from jaxinfer.folder_files import read_object
     from jaxinfer.model_config.registry import declared_architecture, parse_config
 
     if (raw := _read_file(model)) is not None:
-        return parse_config(raw, architecture), architecture or declared_architecture(raw)
+        return parse_config(raw, architecture, ignored=ignored), architecture or declared_architecture(raw)
     from jaxinfer.build import model_folder
     from jaxinfer.models.declared import read_declared
 
     folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
-    config = read_declared(folder, architecture).config
+    config = read_declared(folder, architecture, ignored).config
     return config, architecture or declared_architecture(read_object(folder / "config.json"))
 
 

@@ -29,6 +29,7 @@ class _Asked(NamedTuple):
     model: str
     dtype: DType
     architecture: str | None
+    ignore_config_keys: tuple[str, ...]
     quantization: Quantization
     kv_cache_dtype: KVCacheDType
     block_size: int | None
@@ -58,6 +59,7 @@ def _flags(
     model: Annotated[str, tyro.conf.Positional] = "demo",
     dtype: DType = "auto",
     architecture: str | None = None,
+    ignore_config_keys: tuple[str, ...] = (),
     quantization: Quantization = "none",
     kv_cache_dtype: KVCacheDType = "auto",
     block_size: int | None = None,
@@ -75,6 +77,7 @@ def _flags(
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
         dtype: Type of weights and activations; auto: bfloat16 on GPU and TPU, float32 on CPU.
         architecture: Read config.json as that of this architecture, whatever it names.
+        ignore_config_keys: Unknown keys of config.json that are ignored, whatever their names suggest.
         quantization: How the weights are held while KV blocks are counted.
         kv_cache_dtype: Type of keys and values in KV blocks; auto: that of activations.
         block_size: Tokens a KV block; by default 16 on CPU, 64 on GPU, 128 on TPU.
@@ -88,7 +91,7 @@ def _flags(
         json: Print JSON.
     """
     return _Asked(
-        *(model, dtype, architecture, quantization, kv_cache_dtype, block_size),
+        *(model, dtype, architecture, ignore_config_keys, quantization, kv_cache_dtype, block_size),
         *(platform, device_memory, gpu_memory_utilization, max_model_len, mesh, pipeline_layers, json),
     )
 
@@ -97,7 +100,7 @@ def _report(asked: _Asked) -> dict[str, Any]:
     from jaxinfer.runner.inspection import inspect_model
     from jaxinfer.runner.platform import default_block_size, resolve_dtype
 
-    config, name = read_decoder(asked.model, asked.architecture)
+    config, name = read_decoder(asked.model, asked.architecture, asked.ignore_config_keys)
     parallel = ParallelConfig(mesh=asked.mesh, pipeline_layers=asked.pipeline_layers)
     mesh = asked_mesh(parallel)
     device = _device(asked)

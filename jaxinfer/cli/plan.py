@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     for flag, file in (("html", asked.html), ("emit", asked.emit), ("device_model", asked.device_model)):
         if file is not None and not os.access(file.parent, os.W_OK):
             raise ParameterError(flag, f"{file} cannot be written: its folder is not there, or not this user's")
-    declared, architecture = read_decoder(asked.model, asked.architecture)
+    declared, architecture = read_decoder(asked.model, asked.architecture, asked.config.load.ignore_config_keys)
     decoder = _held(asked, declared, asked.quantization)
     asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
     asked = asked._replace(assumed=_assumed(asked, decoder))
@@ -114,6 +114,7 @@ def _flags(
     pipeline_layers: str | None = None,
     dtype: DType = "auto",
     architecture: str | None = None,
+    ignore_config_keys: tuple[str, ...] = (),
     quantization: Quantization = "none",
     kv_cache_dtype: KVCacheDType = "auto",
     block_size: int | None = None,
@@ -152,6 +153,7 @@ def _flags(
             takes about as long.
         dtype: Type of weights and activations; auto: bfloat16, on a CPU float32.
         architecture: Read config.json as that of this architecture, whatever it names.
+        ignore_config_keys: Unknown keys of config.json that are ignored, whatever their names suggest.
         quantization: How the weights are held.
         kv_cache_dtype: Type of keys and values in KV blocks; auto: that of activations.
         block_size: Tokens a KV block; by default 64 on GPU, 128 on TPU.
@@ -202,7 +204,9 @@ def _flags(
         raise ParameterError("context", f"must be at least 2, not {context}")
     config = EngineConfig(
         model,
-        load=ModelConfig(dtype=dtype, architecture=architecture, max_model_len=context),
+        load=ModelConfig(
+            dtype=dtype, architecture=architecture, max_model_len=context, ignore_config_keys=ignore_config_keys
+        ),
         cache=CacheConfig(
             kv_cache_dtype=kv_cache_dtype, block_size=block_size, gpu_memory_utilization=gpu_memory_utilization
         ),

@@ -29,7 +29,7 @@ Form = Literal["orbax", "safetensors"]
 
 _CONFIG = "config.json"
 _WEIGHTS = (".safetensors",)
-_COPIED = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "LICENSE*")
+_COPIED = ("*.json", "*.jinja", "additional_chat_templates/*.jinja", "*.model", "merges.txt", "vocab.txt", "LICENSE*")
 _LEFT = (_CONFIG, INDEX, KEY, UNFINISHED, "hf_quant_config.json")
 
 
@@ -74,11 +74,11 @@ def _check_folders(asked: Conversion) -> None:
 
 def _described(asked: Conversion, config: DecoderConfig) -> dict[str, Any]:
     """What a run's result depends on: files by size and time, and the decoder, which flags may read another of them."""
-    copied = {path.name for path in _files_to_copy(asked.folder)}
+    copied = set(_files_to_copy(asked.folder))
+    read = {path for path in asked.folder.iterdir() if path.is_file() and path.suffix in (*_WEIGHTS, ".json")}
     files = {
-        path.name: [path.stat().st_size, path.stat().st_mtime_ns]
-        for path in sorted(asked.folder.iterdir())
-        if path.is_file() and (path.suffix in (*_WEIGHTS, ".json") or path.name in copied)
+        path.relative_to(asked.folder).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns]
+        for path in sorted(copied | read)
     }
     mesh = {"axes": dict(asked.mesh.axes), "rules": asdict(asked.mesh.rules)}
     return {
@@ -103,7 +103,7 @@ def _add_all(work: WorkFolder, asked: Conversion, config: DecoderConfig) -> None
         fields = _add_weights(work, asked, opened, dtype)
     for path in _files_to_copy(asked.folder):
         check_file(path)
-        work.add(path.name, lambda to, path=path: _copy(path, to))
+        work.add(path.relative_to(asked.folder).as_posix(), lambda to, path=path: _copy(path, to))
     raw = read_object(asked.folder / _CONFIG)
     gone = {name for name, value in fields.items() if value is None}
     text = json.dumps({name: value for name, value in {**raw, **fields}.items() if name not in gone}, indent=2) + "\n"
@@ -136,7 +136,7 @@ def _check_kv_scales(opened: OpenModel, to: Form) -> None:
 
 
 def _files_to_copy(folder: Path) -> Iterator[Path]:
-    found = {path.name: path for pattern in _COPIED for path in folder.glob(pattern)}
+    found = {path.relative_to(folder).as_posix(): path for pattern in _COPIED for path in folder.glob(pattern)}
     yield from (path for name, path in sorted(found.items()) if name not in _LEFT)
 
 

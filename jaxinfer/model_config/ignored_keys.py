@@ -27,6 +27,16 @@ _WRITER = {
     "transformers.js_config",
     "unsloth_version",
     "unsloth_fixed",
+    "_commit_hash",
+    "internal_version",
+    "model_version",
+    "finetuned_from",
+    "use_flash_attn",
+    "use_flash_attention",
+    "use_flash_attention_2",
+    "_sliding_window_pattern",  # `sliding_window_pattern` and `layer_types` say it
+    "max_sequence_length",  # `max_position_embeddings` says it
+    "num_logits_to_keep",
 }
 # Training, and tasks other than writing text.
 _TRAINING = {
@@ -65,6 +75,10 @@ _TRAINING = {
     "cross_attention_hidden_size",
     "tie_encoder_decoder",
     "chunk_size_feed_forward",
+    "neftune_noise_alpha",
+    "rescale_prenorm_residual",
+    "mtp_loss_scaling_factor",
+    "use_labels",
 }
 # Tokenising and generation settings that old files carry; generation_config.json is where they are read from.
 _GENERATION = {
@@ -107,3 +121,6 @@ _OTHERS = {
 }
 
 IGNORED_KEYS = frozenset(_WRITER | _TRAINING | _GENERATION | _OTHERS)
+
+WINDOW_KEYS = frozenset({"max_window_layers", "sliding_window"})
+"""Keys that say nothing where `use_sliding_window` is false."""

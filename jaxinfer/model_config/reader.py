@@ -5,18 +5,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.errors import ModelError, quoted, shortened
-from jaxinfer.model_config.ignored_keys import IGNORED_KEYS
+from jaxinfer.model_config.ignored_keys import IGNORED_KEYS, WINDOW_KEYS
+from jaxinfer.model_config.unknown_keys import UnknownKeys
 
 _MISSING: Any = object()
 _LARGEST = 2**63 - 1
 
 
 class ConfigReader:
-    """The keys of one config.json; remembers which were read, so that `finish` can refuse the rest."""
+    """The keys of one config.json; remembers which were read, so that `finish` can decide on the rest.
 
-    def __init__(self, raw: Mapping[str, Any], where: str = "config.json"):
+    unknown: decides; the readers of nested objects share it.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], where: str = "config.json", unknown: UnknownKeys | None = None):
         self._raw = raw
         self.where = where
+        self.unknown = unknown or UnknownKeys()
         self._read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -104,7 +109,11 @@ class ConfigReader:
             return None
         if not isinstance(value, dict):
             raise self.error(name, f"must be an object, not {quoted(value)}")
-        return ConfigReader(value, f"{self.where}: {name}")
+        return self.inside(value, name)
+
+    def inside(self, raw: Mapping[str, Any], name: str) -> "ConfigReader":
+        """A reader of an object that is called `name` and stands in this one."""
+        return ConfigReader(raw, f"{self.where}: {name}", self.unknown)
 
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses every value of a key but the allowed ones; absent is allowed."""
@@ -118,10 +127,18 @@ class ConfigReader:
             self._raw = {**self._raw, name: value}
 
     def finish(self, ignored: frozenset[str] = IGNORED_KEYS) -> None:
-        """Raises ModelError where a key was neither read nor is ignored on purpose. Null values pass."""
+        """Raises ModelError where a key was not read, is not ignored on purpose and might change the numbers.
+
+        Null values pass, and keys of which `UnknownKeys` says so.
+        """
+        inside = self.where.split(": ")[1:]
+        if self._raw.get("use_sliding_window") is False:
+            ignored = ignored | WINDOW_KEYS
         for name, value in self._raw.items():
-            if value is not None and name not in self._read and name not in ignored:
-                raise self.error(name, "is unknown, and might change what the model computes")
+            known = value is None or name in self._read or name in ignored
+            if not known and not self.unknown.passes(".".join([*inside, name]), name, value):
+                message = "is unknown, and might change what the model computes; --ignore-config-keys lets it pass"
+                raise self.error(name, message)
 
     def error(self, name: str, message: str) -> ModelError:
         """An error that names file and field."""

@@ -1,6 +1,6 @@
 """From a config.json to a DecoderConfig, by the name of its architecture."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -37,6 +37,7 @@ from jaxinfer.model_config.refused import REFUSED
 from jaxinfer.model_config.rope_config import MAX_CONTEXT
 from jaxinfer.model_config.schemes import with_declared_schemes
 from jaxinfer.model_config.text_part import TEXT_PARTS, text_config, with_text_names
+from jaxinfer.model_config.unknown_keys import UnknownKeys
 
 # Plugins add to these: an entry point of this group, named as the architecture, that is a Parser or an Architecture.
 ENTRY_POINT_GROUP = "jaxinfer.models"
@@ -71,6 +72,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """Those that come with this package, by their names in config.json."""
 _MODEL_TYPES = {kind: name for name, architecture in ARCHITECTURES.items() for kind in architecture.model_types}
+_OLD_NAMES = {"LLaMAForCausalLM": "LlamaForCausalLM"}
+"""What transformers' first files called them."""
 LARGEST = {
     "vocab_size": 2**24,
     "hidden_size": 2**18,
@@ -100,31 +103,38 @@ LARGEST = {
 """Sizes far beyond those of any model."""
 
 
-def parse_config(raw: Mapping[str, Any], architecture: str | None = None) -> DecoderConfig:
+def parse_config(
+    raw: Mapping[str, Any], architecture: str | None = None, *, ignored: Collection[str] = (), warns: bool = True
+) -> DecoderConfig:
     """The decoder that a config.json declares; both older and newer names of its fields are read.
 
-    Of a model that sees or hears, its text part. architecture: instead of the one that it names. Raises ModelError that
-    names the field: a rope type, activation or form of quantised weights that is not supported, a missing or wrong
-    value, or a key that is unknown and might change the numbers; UnknownArchitectureError for one that nothing here
-    knows.
+    Of a model that sees or hears, its text part. architecture: instead of the one that it names. ignored: unknown keys
+    that pass; see `UnknownKeys`. warns: about others that pass. Raises ModelError that names the field: a rope type,
+    activation or form of quantised weights that is not supported, a missing or wrong value, or a key that is unknown
+    and might change the numbers; UnknownArchitectureError for one that nothing here knows.
     """
-    name = architecture or declared_architecture(raw)
+    name, unknown = architecture or declared_architecture(raw), UnknownKeys(ignored)
     part = TEXT_PARTS.get(name)
     if part is not None:
         inner = text_config(raw, part)
-        found = with_text_names(_parsed(inner, find_architecture(declared_architecture(inner)), nested=True))
+        own = find_architecture(declared_architecture(inner))
+        found = with_text_names(_parsed(inner, own, unknown, nested=True))
     else:
-        found = _parsed(raw, find_architecture(name))
+        found = _parsed(raw, find_architecture(name), unknown)
+    if warns:
+        unknown.warn("config.json")
     return with_declared_schemes(found)
 
 
-def _parsed(raw: Mapping[str, Any], architecture: Architecture, *, nested: bool = False) -> DecoderConfig:
+def _parsed(
+    raw: Mapping[str, Any], architecture: Architecture, unknown: UnknownKeys, *, nested: bool = False
+) -> DecoderConfig:
     where = "config.json: text_config" if nested else "config.json"
     _check_sizes(raw, where)
     if nested:
         raw = {**architecture.defaults, **raw}
     try:
-        return architecture.parse(ConfigReader(raw, where))
+        return architecture.parse(ConfigReader(raw, where, unknown))
     except (ArithmeticError, MemoryError) as error:
         raise ModelError(f"{where}: has a number that is out of range: {error}") from None
 
@@ -143,17 +153,23 @@ def known_architectures() -> list[str]:
 
 
 def declared_architecture(raw: Mapping[str, Any]) -> str:
-    """The one name in `architectures`, or that of `model_type` where there is none. Raises ModelError."""
+    """The first of `architectures` that is known, or that of `model_type` where none is listed. Raises ModelError.
+
+    Where none of several is known, the first: `find_architecture` has the reason.
+    """
     names = raw.get("architectures")
-    if names is None:
+    if names is None or names == []:
         kind = raw.get("model_type")
         if not isinstance(kind, str) or kind not in _MODEL_TYPES:
             kind, known = quoted(kind), ", ".join(sorted(_MODEL_TYPES))
             raise ModelError(f"config.json: architectures is missing and model_type {kind} is not one of {known}")
         return _MODEL_TYPES[kind]
-    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise ModelError(f"config.json: architectures must be a list of one name, not {quoted(names)}")
-    return names[0]
+    texts = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if not texts or len(texts) != len(names):
+        raise ModelError(f"config.json: architectures must be a list of names, not {quoted(names)}")
+    ours = [_OLD_NAMES.get(name, name) for name in texts]
+    known = known_architectures()
+    return next((name for name in ours if name in known), ours[0])
 
 
 def find_architecture(name: str) -> Architecture:

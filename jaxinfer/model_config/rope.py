@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxinfer.errors import quoted
 from jaxinfer.model_config.reader import ConfigReader
@@ -61,7 +61,7 @@ def read_typed_ropes(config: ConfigReader, thetas: Mapping[str, float]) -> dict[
         }
     found = {}
     for kind, theta in thetas.items():
-        inner = typed.mapping(kind) or ConfigReader({}, "config.json: rope_parameters")
+        inner = typed.mapping(kind) or typed.inside({}, kind)
         inner.default("rope_theta", theta)
         found[kind] = _read_alone(inner, declared)
     typed.finish(frozenset())
@@ -162,19 +162,29 @@ def _yarn(inner: ConfigReader, theta: float, declared: int) -> Rope:
     original = inner.integer("original_max_position_embeddings", declared)
     implied = {"default": declared / original} if original > 0 and original != declared else {}
     factor = inner.number("factor", **implied)
-    scales = (inner.number("mscale", 0.0), inner.number("mscale_all_dim", 0.0))
+    inner.only("extrapolation_factor", 1)
     rope = RopeConfig(
         "yarn",
         theta,
         factor,
         original_max_position_embeddings=original,
-        attention_factor=inner.number("attention_factor", _yarn_attention(factor, *scales)),
+        attention_factor=_yarn_scale(inner, factor),
         beta_fast=inner.number("beta_fast", RopeConfig.beta_fast),
         beta_slow=inner.number("beta_slow", RopeConfig.beta_slow),
         truncate=inner.flag("truncate", RopeConfig.truncate),
     )
     # Files of models that may be stretched declare what they were trained on, or what they can be stretched to.
     return Rope(rope, max(declared, int(original * factor)))
+
+
+def _yarn_scale(inner: ConfigReader, factor: float) -> float:
+    """What cosines and sines are multiplied by. vLLM's `attn_factor` multiplies what follows from the other fields."""
+    scales = (inner.number("mscale", 0.0), inner.number("mscale_all_dim", 0.0))
+    scale = _yarn_attention(factor, *scales) if inner.flag("apply_yarn_scaling", True) else 1.0
+    more = inner.number("attn_factor", 1.0)
+    if "attention_factor" in inner and more != 1:
+        raise inner.error("attn_factor", "is there beside attention_factor; keep one of them")
+    return inner.number("attention_factor", scale * more)
 
 
 def _longrope(inner: ConfigReader, theta: float, declared: int) -> Rope:
@@ -219,11 +229,9 @@ _READERS: dict[str, Callable[[ConfigReader, float, int], Rope]] = {
     "longrope": _longrope,
 }
 # Keys that files carry beside those that their kind reads.
-_IGNORED: dict[str, frozenset[Any]] = {
-    "default": frozenset({"factor", "original_max_position_embeddings"}),
-    "linear": frozenset({"original_max_position_embeddings"}),
-    "llama3": frozenset(),
-    "yarn": frozenset(),
-    "dynamic": frozenset(),
-    "longrope": frozenset(),
+_OF_TRAINING = frozenset({"finetuned"})
+_IGNORED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_READERS, _OF_TRAINING),
+    "default": _OF_TRAINING | {"factor", "original_max_position_embeddings"},
+    "linear": _OF_TRAINING | {"original_max_position_embeddings"},
 }

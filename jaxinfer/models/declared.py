@@ -1,6 +1,7 @@
 """What a model folder declares, and which architectures would fit one that declares an unknown one."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,18 @@ from jaxinfer.models.opened import check_tensors
 log = logging.getLogger(__name__)
 
 
-def read_declared(folder: Path, architecture: str | None = None) -> ModelFiles:
+def read_declared(folder: Path, architecture: str | None = None, ignored: Collection[str] = ()) -> ModelFiles:
     """The folder's files, its config.json read as that of `architecture` where one is given; of a folder of leaves the
     decoder that it holds.
 
-    Raises ModelError; for an architecture that is not known, with those whose fields and tensors fit. They are not
-    taken: models that differ in their norms or activations may have the same fields and tensors.
+    ignored: unknown keys of config.json that pass. Raises ModelError; for an architecture that is not known, with
+    those whose fields and tensors fit. They are not taken: models that differ in their norms or activations may have
+    the same fields and tensors.
     """
     if architecture is not None and architecture not in known_architectures():
         find_architecture(architecture)  # which raises
     try:
-        files = read_model_files(folder, architecture)
+        files = read_model_files(folder, architecture, ignored)
     except UnknownArchitectureError as error:
         raise ModelError(f"{error}{_advice(folder)}") from None
     if holds_leaves(folder):
@@ -54,7 +56,7 @@ def fitting(folder: Path) -> list[str]:
 
 def _fits(folder: Path, raw: dict[str, Any], name: str) -> bool:
     try:
-        config = parse_config(raw, name)
+        config = parse_config(raw, name, warns=False)
     except ModelError:
         return False
     if not any(folder.glob("*.safetensors")):

@@ -60,7 +60,7 @@ async def _serve(parent: Parent) -> int:
         key = os.environ.get(KEY_VARIABLE) or None
         client = RemoteEngineClient(parent.settings["address"], key=key, silence_seconds=options.silence_seconds)
         await client.wait_ready()
-    name = options.served_model_name or client.info.name
+    name = (*options.served_model_name, client.info.name)[0]
     if first and not parent.settings["again"]:
         for form in unparsed_forms(options, text.chat_template):
             log.warning("%s: %s", name, form)

@@ -11,9 +11,12 @@ from jaxinfer.quantization.modules import Modules
 
 @dataclass(frozen=True)
 class Group:
-    """Modules of one format. named: those that the file names or gives patterns of. all: every matrix of layers."""
+    """Modules of one format. named: those that the file names or gives patterns of. all: every matrix of layers.
 
-    format: TensorFormat
+    format: None for modules that are as in a plain checkpoint. Of several groups that name a module the first counts.
+    """
+
+    format: TensorFormat | None
     named: Modules = field(default_factory=Modules)
     all: bool = False
 
@@ -42,7 +45,7 @@ class Declared:
     @property
     def forms(self) -> str:
         """Names of the formats, for people."""
-        return ", ".join(dict.fromkeys(str(group.format) for group in self.groups))
+        return ", ".join(dict.fromkeys(str(group.format) for group in self.groups if group.format is not None))
 
     def of_matrix(self, name: str) -> TensorFormat | None:
         """The format of a layer's matrix; name: without the body's. None: it is as in a plain checkpoint."""

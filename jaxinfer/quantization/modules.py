@@ -21,11 +21,12 @@ _STEPS_OF_REPETITION = 16
 @dataclass(frozen=True)
 class Modules:
     """names: of whole modules. parts: whole words between dots, anywhere in a name. patterns: regular expressions that
-    begin where a name does."""
+    begin where a name does. pieces: of names, wherever they stand."""
 
     names: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -47,6 +48,8 @@ class Modules:
     def holds(self, module: str) -> bool:
         """Whether a module is among them."""
         if module in self._names or any(pattern.match(module) for pattern in self._patterns):
+            return True
+        if any(piece in module for piece in self.pieces):
             return True
         return bool(self._parts) and not self._parts.isdisjoint(_runs(module))
 

@@ -8,15 +8,15 @@ from jaxinfer.folder_files import is_there, read_bytes
 
 _NAMES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json",
-    "generation_config.json", "vocab.json", "merges.txt", "chat_template.json",
+    "generation_config.json", "vocab.json", "merges.txt", "chat_template.json", "processor_config.json",
 )  # fmt: skip
-_PATTERNS = ("*.jinja", "*.model", "*.tiktoken")
+_PATTERNS = ("*.jinja", "additional_chat_templates/*.jinja", "*.model", "*.tiktoken")
 
 
 def tokenizer_zip(folder: Path) -> bytes:
     """The files of a model folder that its text side is made of; equal files give equal bytes, wherever they lie."""
     names = {name for name in _NAMES if is_there(folder / name)}
-    names |= {file.name for pattern in _PATTERNS for file in folder.glob(pattern)}
+    names |= {file.relative_to(folder).as_posix() for pattern in _PATTERNS for file in folder.glob(pattern)}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(names):

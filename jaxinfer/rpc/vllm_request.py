@@ -16,6 +16,8 @@ DEFAULTS = GenerationDefaults()
 
 _NOT_SUPPORTED = ("kv_transfer_params", "kv_transfer_params_json", "mm_inputs", "media_refs")
 _FIELDS = pb.SamplingParams.DESCRIPTOR.fields_by_name
+_UNSET_AT_ZERO = frozenset({"top_p"})
+"""Parameters that may be 0, which here says that a client gave none, as for vLLM."""
 _PARAMETERS = {name: parameter for name, parameter in parameters().items() if name in _FIELDS}
 
 
@@ -45,7 +47,8 @@ def _scalars(params: pb.SamplingParams) -> dict[str, Any]:
         if not _FIELDS[name].has_presence:
             # proto3 cannot tell 0 from nothing: where 0 makes no sense it is nothing.
             value = getattr(params, name)
-            said[name] = value if value or parameter.allows(0) else parameter.default
+            says = value or (parameter.allows(0) and name not in _UNSET_AT_ZERO)
+            said[name] = value if says else parameter.default
         elif params.HasField(name):
             said[name] = getattr(params, name)
     return said

@@ -36,7 +36,7 @@ def make_app(
 
     shared: where requests are counted together with other processes of this server.
     """
-    name = options.served_model_name or client.info.name
+    name = (*options.served_model_name, client.info.name)[0]
     metrics = ServerMetrics(client.info, name, shared)
     admission = Admission(options.max_open_requests, lambda: metrics.rejected("max_open_requests"))
     budget, workers = BodyBudget(options.max_pending_body_bytes), Workers(text, options, name)

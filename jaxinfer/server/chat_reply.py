@@ -125,6 +125,7 @@ class _Answer:
         self._named = named
         self._shows_reasoning = shows_reasoning
         self._calls = 0
+        self._shows_call = False
         self.reasoning = reasoning
 
     def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCall]:
@@ -144,13 +145,19 @@ class _Answer:
         return "tool_calls" if delta.finish_reason == "stop" and chose else delta.finish_reason
 
     def _numbered(self, part: AnswerPart) -> AnswerPart | ToolCall | None:
+        if part.arguments:
+            more = ToolCall(function=FunctionCall(arguments=part.arguments), index=self._calls - 1)
+            return more if self._shows_call else None
         if part.tool_call is None:
             return part
-        if self._one_call and self._calls:
+        self._shows_call = not (self._one_call and self._calls)
+        if not self._shows_call:
             return None
         self._calls += 1
-        function = FunctionCall(*part.tool_call)
-        return ToolCall(f"call_{uuid.uuid4().hex[:24]}", function, index=self._calls - 1)
+        name, arguments = part.tool_call
+        function = FunctionCall(name=name, arguments=arguments)
+        call_id = f"call_{uuid.uuid4().hex[:24]}"
+        return ToolCall(id=call_id, function=function, type="function", index=self._calls - 1)
 
 
 def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
@@ -186,9 +193,19 @@ def _message(deltas: list[Delta], echoed: str) -> ChatMessage:
     reasoning = "".join(delta.reasoning_content or "" for delta in deltas)
     if reasoning:
         message.reasoning_content = message.reasoning = reasoning
-    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    calls = _joined_calls([call for delta in deltas for call in delta.tool_calls or ()])
     if calls:
-        # The number of a call is said in streams only.
-        message.tool_calls = [ToolCall(call.id, call.function) for call in calls]
+        message.tool_calls = calls
         message.content = message.content or None
     return message
+
+
+def _joined_calls(pieces: list[ToolCall]) -> list[ToolCall]:
+    """Whole calls, without their number, which is said in streams only."""
+    found: dict[int | UnsetType, ToolCall] = {}
+    for piece in pieces:
+        if piece.index not in found:
+            function = FunctionCall(name=piece.function.name, arguments="")
+            found[piece.index] = ToolCall(id=piece.id, function=function, type=piece.type)
+        found[piece.index].function.arguments += piece.function.arguments
+    return list(found.values())

@@ -31,20 +31,23 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
-    """GET /v1/models: the one model that is served."""
-    return web.json_response({"object": "list", "data": [_model(request)]})
+    """GET /v1/models: the one model that is served, under each of its names."""
+    context = request.app[CONTEXT]
+    names = context.options.served_model_name or (context.model_name,)
+    return web.json_response({"object": "list", "data": [_model(request, name) for name in names]})
 
 
 async def model(request: web.Request) -> web.Response:
     """GET /v1/models/{name}."""
-    request.app[CONTEXT].side.check_model(request.match_info["name"])
-    return web.json_response(_model(request))
+    context, name = request.app[CONTEXT], request.match_info["name"]
+    context.side.check_model(name)
+    return web.json_response(_model(request, name if name in context.options.served_model_name else context.model_name))
 
 
-def _model(request: web.Request) -> dict[str, object]:
+def _model(request: web.Request, name: str) -> dict[str, object]:
     context = request.app[CONTEXT]
     return {
-        "id": context.model_name,
+        "id": name,
         "object": "model",
         "created": context.started,
         "owned_by": "jaxinfer",

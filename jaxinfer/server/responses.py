@@ -79,19 +79,20 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenLogprob]
 
 
-class FunctionCall(msgspec.Struct):
-    """What is called. arguments: a JSON object as text."""
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """What is called. arguments: a JSON object as text; in a stream a piece of it, and the name comes with the first."""
 
-    name: str
+    name: str | UnsetType = UNSET
     arguments: str
 
 
-class ToolCall(msgspec.Struct):
-    """A call that the model asks for. index: its number in the answer, in a stream only."""
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A call that the model asks for. index: its number in the answer, in a stream only, where id and type come with the
+    first piece."""
 
-    id: str
+    id: str | UnsetType = UNSET
     function: FunctionCall
-    type: str = "function"
+    type: str | UnsetType = UNSET
     index: int | UnsetType = UNSET
 
 

@@ -29,8 +29,9 @@ class ServerConfig:
     """Port to listen on; 0 takes a free one."""
     grpc_port: int | None = None
     """Port for gRPC on the same address, in every API process; 0 takes a free one; by default there is none."""
-    served_model_name: str | None = None
-    """The model's name in the API; by default the MODEL that was given."""
+    served_model_name: tuple[str, ...] = ()
+    """The model's names in the API, any of which a request may use; answers carry the first. By default the MODEL that
+    was given."""
     api_key: str | None = field(default=None, repr=False)
     """Key that requests to the model must bring; by default $JAXINFER_API_KEY, which no list of processes shows."""
     api_key_file: str | None = None
@@ -120,6 +121,8 @@ class ServerConfig:
         return own if self.api_key_file is None else (*own, *read_api_keys(self.api_key_file))
 
     def __post_init__(self) -> None:
+        if isinstance(self.served_model_name, str):
+            object.__setattr__(self, "served_model_name", (self.served_model_name,))
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
             if port is not None and not 0 <= port <= 65535:
                 raise ParameterError(name, f"{port} is out of range; 0 to 65535 is allowed")

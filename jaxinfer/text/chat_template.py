@@ -6,14 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import ModelError, ParameterError
-from jaxinfer.folder_files import MAX_TEMPLATE_BYTES, is_there, read_text
+from jaxinfer.errors import ParameterError
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.answer_forms import UnparsedForm, unparsed_forms
-from jaxinfer.text.messages import ROLES, with_reasoning_names
+from jaxinfer.text.messages import ROLES, with_object_arguments, with_reasoning_names
+from jaxinfer.text.template_files import load_chat_templates, named_chat_templates
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -29,50 +28,49 @@ _RESERVED = frozenset(
 )
 
 
-def load_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """The templates of a model folder by name, `default` and perhaps `tool_use`; empty where it has none.
-
-    chat_template.jinja comes before `chat_template` of tokenizer_config.json, which is a string or a
-    list of `{"name", "template"}`. Raises ModelError.
-    """
-    file = folder / "chat_template.jinja"
-    if is_there(file):
-        return {"default": read_text(file, most=MAX_TEMPLATE_BYTES)}
-    declared = config.get("chat_template")
-    if declared is None:
-        return {}
-    if isinstance(declared, str):
-        return {"default": declared}
-    try:
-        return {str(entry["name"]): str(entry["template"]) for entry in declared}
-    except (TypeError, KeyError):
-        raise ModelError(
-            f"{folder / 'tokenizer_config.json'}: chat_template must be a string or a list of name and template"
-        ) from None
-
-
 class ChatTemplate:
     """A model's chat template.
 
     Jobs run one after another in a worker process that is replaced when it exceeds its limits.
     Safe to use from several threads. `close` ends the process. source: the default template's text. form: how the
-    model writes what it thinks and what it calls, as far as its template shows it. limits: of one rendering.
+    model writes what it thinks and what it calls, as far as its template shows it. limits: of one rendering. templates:
+    their texts by name. default_kwargs: arguments of every rendering that does not give them itself.
     """
 
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], limits: TemplateLimits):
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        limits: TemplateLimits,
+        default_kwargs: Mapping[str, Any] | None = None,
+    ):
+        self.templates = dict(templates)
         self._processes = {name: TemplateProcess(text, limits) for name, text in templates.items()}
         self.limits = limits
         self.source = templates.get("default")
         self.form = AnswerFormat.of_template(templates.get("tool_use", templates.get("default", "")))
         self._all_text = "".join(templates.values())
         self._special_tokens = dict(special_tokens)
+        self.default_kwargs = dict(default_kwargs or {})
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="chat-template")
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Tokenizer, limits: TemplateLimits | None = None) -> "ChatTemplate":
-        """The template of a tokenizer's folder. Raises ModelError."""
+    def from_tokenizer(
+        cls,
+        tokenizer: Tokenizer,
+        limits: TemplateLimits | None = None,
+        *,
+        asked: str | None = None,
+        default_kwargs: Mapping[str, Any] | None = None,
+    ) -> "ChatTemplate":
+        """The template of a tokenizer's folder. asked: another one; see `named_chat_templates`.
+
+        Raises ModelError, and ParameterError for what is asked and not there.
+        """
         templates = load_chat_templates(tokenizer.folder, tokenizer.config)
-        return cls(templates, tokenizer.special_tokens, limits or TemplateLimits())
+        if asked is not None:
+            templates = named_chat_templates(asked, templates)
+        return cls(templates, tokenizer.special_tokens, limits or TemplateLimits(), default_kwargs)
 
     def render(
         self,
@@ -96,7 +94,7 @@ class ChatTemplate:
             raise ParameterError("tools", "are not taken by the model's chat template")
         self._check_kwargs(template_kwargs or {}, process)
         variables = {
-            **(template_kwargs or {}),
+            **self._with_defaults(template_kwargs or {}),
             **self._special_tokens,
             "tools": list(tools) if tools else None,
             "documents": None,
@@ -108,9 +106,19 @@ class ChatTemplate:
             named = [with_reasoning_names(message, process.fields()) for message in said]
             return process.render({**variables, "messages": named}, at)
 
-        text = _open_ended(messages, rendered) if continue_final_message else rendered(messages)
-        _check_custom_roles(messages, rendered)
-        return text
+        def whole(said: Sequence[Mapping[str, Any]]) -> str:
+            text = _open_ended(said, rendered) if continue_final_message else rendered(said)
+            _check_custom_roles(said, rendered)
+            return text
+
+        try:
+            return whole(messages)
+        except ParameterError:
+            # A template may read arguments of calls as objects only.
+            plain = [with_object_arguments(message) for message in messages]
+            if plain == list(messages):
+                raise
+            return whole(plain)
 
     async def render_async(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """`render`, off the event loop."""
@@ -146,9 +154,12 @@ class ChatTemplate:
         return self._process(with_tools).literals()
 
     def check(self) -> None:
-        """Starts the workers. Raises ModelError where a template is not valid."""
+        """Starts the workers. Raises ModelError where a template is not valid, ParameterError for default arguments
+        that it does not read."""
         for process in self._processes.values():
             process.names()
+        if self.default_kwargs:
+            self._check_kwargs(self.default_kwargs, self._process(False), "default_chat_template_kwargs")
 
     def close(self) -> None:
         """Ends the worker processes."""
@@ -166,18 +177,26 @@ class ChatTemplate:
             raise ParameterError("messages", "the model has no chat template; use /v1/completions or `generate`")
         return self._processes["default"]
 
-    def _check_kwargs(self, kwargs: Mapping[str, Any], process: TemplateProcess) -> None:
+    def _with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a rendering. Who gives one of the switches of thinking sets both."""
+        switched = bool(ALWAYS_ALLOWED & given.keys())
+        kept = {name: value for name, value in self.default_kwargs.items() if not (switched and name in ALWAYS_ALLOWED)}
+        return {**kept, **given}
+
+    def _check_kwargs(
+        self, kwargs: Mapping[str, Any], process: TemplateProcess, param: str = "chat_template_kwargs"
+    ) -> None:
         if not kwargs:
             return
         allowed = (process.names() | ALWAYS_ALLOWED) - _RESERVED
         for name in kwargs:
             if name not in allowed:
                 listed = ", ".join(sorted(allowed)) or "none"
-                raise ParameterError(f"chat_template_kwargs.{name}", f"is not allowed; this model allows: {listed}")
+                raise ParameterError(f"{param}.{name}", f"is not allowed; this model allows: {listed}")
         try:
             json.dumps(kwargs, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ParameterError("chat_template_kwargs", f"cannot be sent to a template: {error}") from None
+            raise ParameterError(param, f"cannot be sent to a template: {error}") from None
 
 
 def _open_ended(messages: Sequence[Mapping[str, Any]], rendered: _Rendered) -> str:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from jaxinfer.text.answer_parts import AnswerPart, ToolCallPart, arguments_text, beginning_of
+from jaxinfer.text.answer_parts import TOLD_AFTER, AnswerPart, ToolCallPart, arguments_text, beginning_of
+from jaxinfer.text.json_strings import may_become_object
 
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
 FINAL = CHANNEL + "final" + MESSAGE
@@ -15,9 +16,10 @@ _BODY_END = re.compile("|".join(map(re.escape, _BODY_TAGS)))
 _HEADER_END = re.compile(r"<\|(?:message|end|return|call)\|>")
 _OPENINGS = ("<|start|>", CHANNEL, MESSAGE, "to=")
 _HEADER = re.compile(
-    r"(?:<\|start\|>assistant)? ?(?:to=([^ <]+))? ?"
-    r"(?:<\|channel\|>(\w+) ?(?:to=([^ <]+))?)? ?(?:<\|constrain\|>)? ?\w* ?<\|message\|>"
+    r"(?:<\|start\|>assistant)? ?(?:to=[^ <]+)? ?"
+    r"(?:<\|channel\|> ?\w+ ?(?:to=[^ <]+ ?)?)*(?:<\|constrain\|>)? ?\w* ?<\|message\|>"
 )
+_CHANNEL, _TO = re.compile(r"<\|channel\|> ?(\w+)"), re.compile(r"to=([^ <]+)")
 _HEADER_WORDS = ("assistant", "analysis", "commentary", "final", "json")
 _RECIPIENT = re.compile(r"to=[\w.-]*|to?")
 _MOST_HEADER_CHARS = 256
@@ -34,9 +36,11 @@ class _Message(NamedTuple):
 class HarmonyParser:
     """Takes apart `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
 
-    `analysis` is reasoning; `final`, and `commentary` that is for the user, are content; a message to `functions.NAME`
-    is a tool call. Line breaks join messages of one kind. A header that is not valid, a call whose arguments are no
-    JSON object and messages to others stay in the content as they were written; text without a header is content. The
+    `analysis` is reasoning, and so are messages to others than functions (`python`, `container.exec`); `final`, and
+    `commentary` that is for the user, are content; a message to `functions.NAME` is a tool call. Of several channels
+    and recipients in one header the last one counts. Line breaks join messages of one kind. A header that is not valid,
+    and a call whose arguments are no JSON object within `TOLD_AFTER` characters, stay in the content as they were
+    written; text without a header is content. The
     tags are control tokens, which the text must have: see `AnswerFormat.params`. A prompt ends with
     `<|start|>assistant`, or, where the answer continues a message, with its beginning.
     """
@@ -48,6 +52,7 @@ class HarmonyParser:
         self._message = _Message("content")
         self._is_new = True  # nothing of the message was shown
         self._shown: set[str] = set()  # kinds of which something was shown
+        self._told = False  # the call has been told, and its arguments follow
         self._state = self._between
 
     def push(self, text: str) -> list[AnswerPart]:
@@ -62,7 +67,7 @@ class HarmonyParser:
         """What was held back: the text has ended."""
         held, self._held = self._held, ""
         if self._state == self._calling:
-            return [self._call(held, end="")]
+            return self._rest_of_call(held, end="")
         if not held or (self._state == self._heading and _begins_header(held)):
             return []
         if self._state != self._speaking:
@@ -97,7 +102,7 @@ class HarmonyParser:
 
     def _speaking(self, parts: list[AnswerPart]) -> bool:
         found = _BODY_END.search(self._held)
-        kept = max(beginning_of(tag, self._held) for tag in _BODY_TAGS) if found is None else 0
+        kept = _kept(self._held) if found is None else 0
         text = self._take(len(self._held) - kept if found is None else found.start())
         if found is not None:
             text += self._end(found.group()) * (self._message.kind == "written")
@@ -107,14 +112,27 @@ class HarmonyParser:
 
     def _calling(self, parts: list[AnswerPart]) -> bool:
         found = _BODY_END.search(self._held)
-        if found is None:
-            return False
-        body = self._take(found.start())
-        parts.append(self._call(body, self._end(found.group())))
-        return True
+        body = self._held[: len(self._held) - _kept(self._held) if found is None else found.start()]
+        text = body.lstrip()
+        if not self._told and len(text) >= TOLD_AFTER and may_become_object(text[:TOLD_AFTER]):
+            self._told = True
+            parts.append(AnswerPart(tool_call=ToolCallPart(self._message.function, "")))
+            self._take(len(body) - len(text))
+            return True
+        if found is not None:
+            body = self._take(found.start())
+            parts += self._rest_of_call(body, self._end(found.group()))
+        elif self._told and body:
+            parts.append(AnswerPart(arguments=self._take(len(body))))
+        return found is not None
+
+    def _rest_of_call(self, body: str, end: str) -> list[AnswerPart]:
+        if not self._told:
+            return [self._call(body, end)]
+        return [AnswerPart(arguments=body)] if body else []
 
     def _begin(self, message: _Message) -> None:
-        self._message, self._is_new = message, True
+        self._message, self._is_new, self._told = message, True, False
         self._state = self._calling if message.kind == "call" else self._speaking
 
     def _end(self, tag: str) -> str:
@@ -130,14 +148,13 @@ class HarmonyParser:
         found = _HEADER.fullmatch(" ".join(header.split()))
         if found is None:
             return _Message("written", header)
-        recipient, channel = found[1] or found[3], found[2]
-        if recipient is not None:
-            function = recipient.removeprefix(FUNCTIONS)
-            is_call = self._tools and function != recipient
-            return _Message("call" if is_call else "written", header, function)
-        if channel == "analysis" and self._reasoning:
+        recipient, channel = (next(iter(reversed(pattern.findall(header))), None) for pattern in (_TO, _CHANNEL))
+        if recipient is not None and recipient.startswith(FUNCTIONS):
+            return _Message("call" if self._tools else "written", header, recipient.removeprefix(FUNCTIONS))
+        if (channel == "analysis" or recipient not in (None, "user")) and self._reasoning:
             return _Message("reasoning", header)
-        return _Message("content" if channel in (None, "commentary", "final") else "written", header)
+        known = channel in (None, "commentary", "final") or recipient is not None
+        return _Message("content" if known else "written", header)
 
     def _call(self, body: str, end: str) -> AnswerPart:
         arguments = arguments_text(body if body.strip() else {})
@@ -177,6 +194,11 @@ class AnalysisTokens:
                 self.count += 1
             elif len(self._header) < len(self._analysis):
                 self._header.append(token)
+
+
+def _kept(text: str) -> int:
+    """Characters at the end of a text that may begin a tag."""
+    return max(beginning_of(tag, text) for tag in _BODY_TAGS)
 
 
 def _begins_header(text: str) -> bool:

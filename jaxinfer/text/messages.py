@@ -1,10 +1,10 @@
 """Messages of a conversation as templates take them: a role, a text, and what tools say."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.text.json_strings import json_object
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of OpenAI's API. Others are for templates that know them."""
@@ -15,7 +15,8 @@ REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 
 
 def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A message of OpenAI's form as chat templates read it: content as one text, arguments of calls as objects.
+    """A message of OpenAI's form as chat templates read it: content as one text, arguments of calls as objects where
+    they are any.
 
     The content may be absent beside calls, and beside reasoning. Reasoning is `reasoning_content`, whatever it was
     called; `with_reasoning_names` gives it a template's names.
@@ -69,16 +70,34 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ParameterError(where, "must have a `function` with `name` and `arguments`")
-    arguments = function.get("arguments")
-    if arguments is None or isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-    if not isinstance(arguments, Mapping):
-        raise ParameterError(f"{where}.function.arguments", "must be a JSON object")
-    named = {"name": function["name"], "arguments": dict(arguments)}
+    arguments = _arguments(function.get("arguments"), where)
+    named = {"name": function["name"], "arguments": arguments}
     return {"id": call.get("id"), "type": "function", "function": named}
+
+
+def _arguments(given: Any, where: str) -> dict[str, Any] | str:
+    """An object, or the text that a model wrote and that is none: a history with it must not be refused."""
+    if given is None or given == "":
+        return {}
+    if isinstance(given, str):
+        found = json_object(given)
+        return given if found is None else found
+    if not isinstance(given, Mapping):
+        raise ParameterError(f"{where}.function.arguments", "must be a JSON object, or a text")
+    return dict(given)
+
+
+def with_object_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message of `template_message` for templates that read arguments of calls as objects only: a text that is none
+    becomes the one value of an object."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": list(map(_with_object, calls))} if calls else message
+
+
+def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    return call if not isinstance(arguments, str) else {**call, "function": {**function, "arguments": {"": arguments}}}
 
 
 def content_text(content: Any, where: str) -> str:
@@ -99,10 +118,12 @@ def _part_text(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind not in _TEXT_PARTS:
         raise ParameterError(f"{where}.type", f"{kind!r} is not supported; only text parts are")
-    if not isinstance(part.get("text"), str):
-        raise ParameterError(where, "must be {'type': 'text', 'text': a string}")
-    return part["text"]
+    field = _TEXT_PARTS[kind]
+    if not isinstance(part.get(field), str):
+        raise ParameterError(where, f"must be {{'type': {kind!r}, {field!r}: a string}}")
+    return part[field]
 
 
-_TEXT_PARTS = ("text", "input_text", "output_text")
-"""OpenAI's name of a text part in chats, and those of its newer API, which some clients send here, too."""
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""OpenAI's names of text parts in chats, and those of its newer API, which some clients send here, too; and the field
+that holds the text."""

@@ -38,13 +38,20 @@ class TextProcessor:
         max_chars: int = MAX_PROMPT_CHARS,
         template_limits: TemplateLimits | None = None,
         control_tokens_in_content: bool = False,
+        chat_template: str | None = None,
+        default_chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> "TextProcessor":
         """Reads a model's folder in Hugging Face layout. tokenizer: another folder, whose tokenizer and chat template
-        are used instead of the model's own. Raises ModelError.
+        are used instead of the model's own. chat_template: another template; see `named_chat_templates`.
+        default_chat_template_kwargs: of `ChatTemplate`. Raises ModelError, and ParameterError for the last two.
         """
         own = Tokenizer(tokenizer or folder, max_chars=max_chars)
         limits = template_limits or TemplateLimits(max_chars=max_chars)
-        template = ChatTemplate.from_tokenizer(own, limits)
+        template = ChatTemplate.from_tokenizer(
+            own, limits, asked=chat_template, default_kwargs=default_chat_template_kwargs
+        )
+        if default_chat_template_kwargs:
+            template.check()
         defaults, fim = GenerationDefaults.from_folder(folder), FillInTheMiddle(own)
         return cls(own, template, defaults, fim, control_tokens_in_content)
 
@@ -59,6 +66,8 @@ class TextProcessor:
             "folder": str(self.tokenizer.folder),
             "max_chars": self.tokenizer.max_chars,
             "template_limits": dataclasses.asdict(self.chat_template.limits),
+            "templates": self.chat_template.templates,
+            "default_kwargs": self.chat_template.default_kwargs,
             "defaults": dataclasses.asdict(self.defaults),
             "control_tokens_in_content": self.control_tokens_in_content,
         }
@@ -67,7 +76,8 @@ class TextProcessor:
     def from_settings(cls, settings: Mapping[str, Any]) -> "TextProcessor":
         """The text side that `settings` describe. Raises ModelError."""
         tokenizer = Tokenizer(Path(settings["folder"]), max_chars=settings["max_chars"])
-        template = ChatTemplate.from_tokenizer(tokenizer, TemplateLimits(**settings["template_limits"]))
+        limits, default_kwargs = TemplateLimits(**settings["template_limits"]), settings["default_kwargs"]
+        template = ChatTemplate(settings["templates"], tokenizer.special_tokens, limits, default_kwargs)
         defaults, fim = GenerationDefaults(**settings["defaults"]), FillInTheMiddle(tokenizer)
         return cls(tokenizer, template, defaults, fim, settings["control_tokens_in_content"])
 

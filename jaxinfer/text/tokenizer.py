@@ -2,46 +2,45 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
 from jaxinfer.errors import ModelError, ParameterError
-from jaxinfer.folder_files import is_there, read_object, read_text
+from jaxinfer.folder_files import is_there, read_text
 from jaxinfer.text.control_tokens import ControlTokens
 from jaxinfer.text.failures import failures
 from jaxinfer.text.pieces import Pieces
+from jaxinfer.text.tokenizer_files import TokenizerFiles
 
 MAX_PROMPT_CHARS = 4_000_000
 """Characters of one text by default: about a million tokens."""
-
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
     """The tokenizer of a model folder in Hugging Face layout.
 
-    Reads tokenizer.json, and what tokenizer_config.json and special_tokens_map.json add to it, by the
-    rules of transformers: an explicit `add_bos_token` or `add_eos_token` replaces the post-processor.
+    Reads tokenizer.json, and what other files add to it, by the rules of transformers: README.md has the table.
 
-    special_tokens: the named ones that the folder sets, `bos_token` -> `<s>`. added_ids: tokens that are matched as a
-    whole before the text is split, control tokens among them. Raises ModelError.
+    config: tokenizer_config.json. special_tokens: the named ones that the folder sets, `bos_token` -> `<s>`. added_ids:
+    tokens that are matched as a whole before the text is split, control tokens among them. Raises ModelError.
     """
 
     def __init__(self, folder: Path, *, max_chars: int = MAX_PROMPT_CHARS):
         self.folder = folder
         self.max_chars = max_chars
-        self.config = _read_json(folder / "tokenizer_config.json")
-        self.special_tokens = _special_tokens(self.config, _read_json(folder / "special_tokens_map.json"))
-        self._backend = _load_backend(folder / "tokenizer.json")
+        files = TokenizerFiles.of(folder)
+        self.config = files.config
+        self.special_tokens = files.special_tokens
+        self._backend = _load_backend(files.file)
         with failures(lambda error: ModelError(f"{folder / 'tokenizer_config.json'}: its tokens: {error}")):
-            self._add_config_tokens()
-            self._set_post_processor()
+            self._backend.add_tokens(files.to_add(self._backend.get_added_tokens_decoder()))
+            self._backend.encode_special_tokens = bool(files.settings.get("split_special_tokens"))
+            self._set_post_processor(files.settings)
             added = self._backend.get_added_tokens_decoder()
         self.added_ids = {token.content: token_id for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -169,25 +168,12 @@ class Tokenizer:
         token = self.special_tokens.get(name)
         return None if token is None else self._backend.token_to_id(token)
 
-    def _add_config_tokens(self) -> None:
-        declared = self.config.get("added_tokens_decoder") or {}
-        in_order = sorted(declared.items(), key=lambda item: int(item[0]))
-        self._backend.add_tokens([_added_token(spec) for _, spec in in_order if not self._has(_added_token(spec))])
-        extra = [token for token in self.config.get("additional_special_tokens") or [] if isinstance(token, str)]
-        named = [AddedToken(name, special=True, normalized=False) for name in (*self.special_tokens.values(), *extra)]
-        self._backend.add_special_tokens([token for token in named if not self._has(token)])
-
-    def _has(self, token: AddedToken) -> bool:
-        """True where the vocabulary has the token and calls it special where `token` is."""
-        added = self._backend.get_added_tokens_decoder().values()
-        return any(known.content == token.content and known.special == token.special for known in added)
-
-    def _set_post_processor(self) -> None:
-        explicit = "add_bos_token" in self.config or "add_eos_token" in self.config
-        if not explicit and self._backend.post_processor is not None:
+    def _set_post_processor(self, settings: Mapping[str, Any]) -> None:
+        """Lets tokenizer.json decide which tokens stand around a text, unless special_tokens_map.json does."""
+        if not settings.keys() & {"add_bos_token", "add_eos_token"}:
             return
-        before = self._template_token("bos_token") if self.config.get("add_bos_token") else []
-        after = self._template_token("eos_token") if self.config.get("add_eos_token") else []
+        before = self._template_token("bos_token") if settings.get("add_bos_token") else []
+        after = self._template_token("eos_token") if settings.get("add_eos_token") else []
         single = [token for token, _ in before] + ["$A"] + [token for token, _ in after]
         self._backend.post_processor = TemplateProcessing(single=single, pair=None, special_tokens=before + after)
 
@@ -205,22 +191,3 @@ def _load_backend(file: Path) -> tokenizers.Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     return backend
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return read_object(file) if is_there(file) else {}
-
-
-def _special_tokens(config: dict[str, Any], special_map: dict[str, Any]) -> dict[str, str]:
-    found = {}
-    for name in _NAMED:
-        value = config.get(name, special_map.get(name))
-        content = value.get("content") if isinstance(value, dict) else value
-        if isinstance(content, str):
-            found[name] = content
-    return found
-
-
-def _added_token(spec: dict[str, Any]) -> AddedToken:
-    flags = {name: bool(spec.get(name, False)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
-    return AddedToken(str(spec["content"]), **flags)

@@ -37,5 +37,6 @@ def test_flags_exist() -> None:
     flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", TEXT)}
     elsewhere = {
         "fair_share", "max_waiting", "max_num_seqs", "scheduling_policy", "seed", "speculative_config", "step_timeout",
+        "chat_template", "default_chat_template_kwargs",
     }  # fmt: skip
     assert flags - elsewhere <= set(ServerConfig.__dataclass_fields__)

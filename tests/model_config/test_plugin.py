@@ -118,8 +118,8 @@ def test_a_plugin_is_known_while_it_is_installed(
 @pytest.mark.usefixtures("installed")
 def test_a_plugin_refuses_fields_that_it_does_not_read(checkpoint: Path) -> None:
     raw = json.loads((checkpoint / "config.json").read_text())
-    (checkpoint / "config.json").write_text(json.dumps({**raw, "wingspan": 3}))
-    with pytest.raises(ModelError, match="wingspan is unknown"):
+    (checkpoint / "config.json").write_text(json.dumps({**raw, "wing_scale": 3}))
+    with pytest.raises(ModelError, match="wing_scale is unknown"):
         read_declared(checkpoint)
 
 

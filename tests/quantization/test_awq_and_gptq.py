@@ -159,7 +159,7 @@ def test_modules_of_other_bits_and_modules_that_are_left_out(tmp_path: Path) -> 
     assert config.layers[0].schemes.qkv == config.layers[1].schemes.qkv == Scheme("int8", 64)
     assert config.layers[0].schemes.down is None
     assert config.layers[1].schemes.down == Scheme("int4", 32)
-    rules = {"+:.*self_attn.*": {"bits": 8, "group_size": 64}, r"-:model\.layers\.0\.": {}}
+    rules = {r"-:model\.layers\.0\.": {}, "+:.*self_attn.*": {"bits": 8, "group_size": 64}}  # the first decides
     checkpoint.config["quantization_config"]["dynamic"] = rules
     assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
 
@@ -180,15 +180,15 @@ def test_listed_modules(tmp_path: Path) -> None:
         ({**AWQ, "zero_point": False}, "zero_point False is not supported"),
         ({**AWQ, "group_size": 0}, "group_size must be of 1 to 4194304, not 0"),
         ({**AWQ, "group_size": 10**9}, "group_size must be of 1 to"),
-        ({**AWQ, "surprise": 1}, "surprise is unknown"),
+        ({**AWQ, "surprising_scale": 2}, "surprising_scale is unknown"),
         ({**GPTQ, "bits": 3}, "bits 3 is not supported; 4 and 8 are"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin' is not supported"),
         ({**GPTQ, "is_marlin_format": True}, "is_marlin_format True is not supported"),
         ({**GPTQ, "dynamic": {"-:(a+)+$": {}}}, "might take long"),
         ({**GPTQ, "dynamic": {"a": {"bits": 2}}}, "bits 2 is not supported"),
-        ({**GPTQ, "dynamic": {"a": {"surprise": 2}}}, "surprise is unknown"),
+        ({**GPTQ, "dynamic": {"a": {"surprising_scale": 2}}}, "surprising_scale is unknown"),
         ({**GPTQ, "modules_in_block_to_quantize": "a"}, "must be a list"),
-        ({**GPTQ, "surprise": 1}, "surprise is unknown"),
+        ({**GPTQ, "surprising_scale": 2}, "surprising_scale is unknown"),
     ],
 )
 def test_refused(quantization: dict[str, Any], message: str) -> None:

@@ -106,7 +106,7 @@ BAD = {
     "min_tokens above max_tokens": text("max_tokens", min_tokens=9, max_tokens=5),
     "a temperature below zero": text("out of range", temperature=-0.1),
     "too hot": text("out of range", temperature=101),
-    "top_p of zero": text("out of range", top_p=0),
+    "top_p below zero": text("out of range", top_p=-0.1),
     "top_p above one": text("out of range", top_p=1.01),
     "top_k below -1": text("out of range", top_k=-2),
     "min_p above one": text("out of range", min_p=1.5),

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import openai
 import pytest
@@ -223,6 +224,40 @@ async def test_models(serve) -> None:
     with pytest.raises(openai.NotFoundError) as error:
         await served.client.chat.completions.create(model="other", messages=CHAT)
     assert (error.value.code, error.value.param) == ("model_not_found", "model")
+
+
+async def test_a_model_may_have_several_names(serve) -> None:
+    served: Served = await serve(served_model_name=("first", "org/second"))
+    assert [model.id async for model in served.client.models.list()] == ["first", "org/second"]
+    assert (await served.client.models.retrieve("org/second")).id == "org/second"
+    for name in ("first", "org/second", "default"):
+        reply = await served.client.chat.completions.create(model=name, messages=CHAT, max_tokens=2)
+        assert reply.model == "first"
+    with pytest.raises(openai.NotFoundError, match="'third' is not served here; 'first', 'org/second' are"):
+        await served.client.chat.completions.create(model="third", messages=CHAT)
+
+
+async def test_top_p_of_zero_is_greedy(serve) -> None:
+    served: Served = await serve()
+    await served.client.chat.completions.create(model="fake", messages=CHAT, top_p=0, max_tokens=2)
+    sampling = served.engine.submitted[0].sampling
+    assert (sampling.greedy, sampling.temperature, sampling.top_p) == (True, 0.0, 1.0)
+
+
+async def test_a_history_with_broken_arguments_and_refusals_is_answered(serve) -> None:
+    served: Served = await serve()
+    call: Any = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"city": "Par'}}
+    messages: list[Any] = [
+        *CHAT,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "error: no JSON"},
+        {"role": "assistant", "content": None, "refusal": "I can't."},
+        {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+    ]
+    reply = await served.client.chat.completions.create(model="fake", messages=messages, max_tokens=2)
+    assert reply.choices[0].finish_reason
+    sent = served.engine.tokenizer.decode(served.engine.submitted[0].prompt_token_ids, skip_special_tokens=False)
+    assert "I can't." in sent
 
 
 async def test_the_parts_of_a_message_are_joined(serve) -> None:

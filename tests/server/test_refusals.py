@@ -59,7 +59,7 @@ async def test_the_documented_list_is_accepted_without_effect(serve) -> None:
     [
         ("n", 0), ("n", 129), ("n", -1), ("n", 10**30), ("n", 1.5), ("n", True), ("max_tokens", 0),
         ("max_tokens", -(2**63)), ("max_tokens", 2**40), ("min_tokens", -1), ("temperature", -0.1),
-        ("temperature", 1e9), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.1), ("top_k", -2), ("top_k", 2**31),
+        ("temperature", 1e9), ("temperature", "hot"), ("top_p", -0.1), ("top_p", 1.1), ("top_k", -2), ("top_k", 2**31),
         ("min_p", 2), ("seed", 2**63), ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0),
         ("logprobs", 21), ("logprobs", -2), ("prompt_logprobs", 21), ("stop", ["x"] * (MAX_STOP_STRINGS + 1)),
         ("stop", ""), ("stop", ["x" * 257]), ("stop", 5), ("stop_token_ids", list(range(100))),
@@ -101,10 +101,6 @@ async def test_names_of_the_chat_endpoint_are_the_users(serve) -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
         ([*CHAT, {"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[1].tool_calls[0].function"),
         ([{"role": "user", "content": "x", "tool_calls": [{"function": CALL}]}], "messages[0].tool_calls"),
-        (
-            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
-            "messages[0].tool_calls[0].function.arguments",
-        ),
         ([{"role": "user", "content": "x", "audio": {"id": "a"}}], "messages[0].audio"),
     ],
 )

@@ -323,3 +323,27 @@ def _without_params(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: _without_params(each) for key, each in value.items() if key != "param"}
+
+
+LONG_CALL = {"name": "write_file", "arguments": {"text": 'Lorem ipsum "dolor" ' * 12, "list": [1, {"a": None}]}}
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_a_long_call_streams_name_first_and_joins_to_the_whole_one(serve, parallel: bool) -> None:
+    served: Served = await serve()
+    served.engine.reply = f"I write.\n<tool_call>\n{json.dumps(LONG_CALL)}\n</tool_call>\n{CALL}"
+    options: dict[str, Any] = {"model": "fake", "messages": CHAT, "tools": [WEATHER], "max_tokens": 800}
+    whole = await served.client.chat.completions.create(**options, parallel_tool_calls=parallel)
+    stream = await served.client.chat.completions.create(**options, parallel_tool_calls=parallel, stream=True)
+    pieces = [call async for chunk in stream for call in chunk.choices[0].delta.tool_calls or []]
+    assert len(pieces) > 20
+    first = pieces[0]
+    assert (first.index, first.type, first.function.name, first.function.arguments) == (0, "function", "write_file", "")
+    assert all(not call.id and not call.function.name for call in pieces[1:] if call.index == 0)
+    told = {index: [call for call in pieces if call.index == index] for index in range(1 + parallel)}
+    streamed = [(calls[0].function.name, "".join(call.function.arguments for call in calls)) for calls in told.values()]
+    calls = whole.choices[0].message.tool_calls
+    assert streamed == [(call.function.name, call.function.arguments) for call in calls]
+    assert json.loads(streamed[0][1]) == LONG_CALL["arguments"]
+    assert whole.choices[0].message.content == "I write."
+    assert len({call.id for call in calls}) == 1 + parallel

@@ -7,6 +7,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
 
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("\u0120", "w"), ("o", "r"), ("l", "d")]
 CHAT_TEMPLATE = (
@@ -28,6 +29,16 @@ def byte_level_folder(folder: Path, *, chat_template: object = CHAT_TEMPLATE, **
     backend.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": "<|bos|>", "eos_token": "<|end|>", "chat_template": chat_template, **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def with_bos(folder: Path) -> Path:
+    """Lets the post-processor put BOS before a text."""
+    file = folder / "tokenizer.json"
+    backend = Tokenizer.from_file(str(file))
+    bos = ("<|bos|>", backend.token_to_id("<|bos|>"))
+    backend.post_processor = TemplateProcessing(single="<|bos|> $A", pair=None, special_tokens=[bos])
+    backend.save(str(file))
     return folder
 
 

@@ -8,13 +8,13 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import Tokenizer
 from jaxinfer.text.bad_words import with_bad_token_ids
-from tests.text.folders import byte_level_folder
+from tests.text.folders import byte_level_folder, with_bos
 
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Tokenizer:
     """Of its merges ` w` and `hello` are tokens; ` hello` is two."""
-    return Tokenizer(byte_level_folder(tmp_path, add_bos_token=True))
+    return Tokenizer(with_bos(byte_level_folder(tmp_path)))
 
 
 def ids_of(tokenizer: Tokenizer, *names: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text import Tokenizer
-from jaxinfer.text.chat_template import ChatTemplate, load_chat_templates
+from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.template_process import TemplateLimits
 from tests.material import material
 from tests.text.folders import byte_level_folder
@@ -118,14 +118,6 @@ def test_what_templates_expect_of_transformers_is_there(template: Callable[..., 
         "{% for i in range(9) %}{% if i > 1 %}{% break %}{% endif %}{{ i }}{% endfor %}"
     )
     assert template(text).render(USER, now=datetime(2031, 1, 1)) == '{"b": "<é>", "a": 1} 2031 x01'
-
-
-def test_chat_template_jinja_comes_before_tokenizer_config(tmp_path: Path) -> None:
-    folder = byte_level_folder(tmp_path, chat_template=[{"name": "default", "template": "named"}])
-    config = Tokenizer(folder).config
-    assert load_chat_templates(folder, config) == {"default": "named"}
-    (folder / "chat_template.jinja").write_text("file")
-    assert load_chat_templates(folder, config) == {"default": "file"}
 
 
 def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:

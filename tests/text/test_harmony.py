@@ -7,6 +7,7 @@ import pytest
 
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.answer import AnswerFormat, parse_answer
+from jaxinfer.text.answer_parts import WholeCalls
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.harmony import AnalysisTokens
 from jaxinfer.text.messages import template_message
@@ -66,9 +67,35 @@ CASES = {
         "<|channel|>commentary to=functions.f<|message|>[1]", [],
     ),
     "cut in the arguments stays": (CALL[:-5], "", CALL[:-5], []),
-    "another recipient stays": (
-        f"<|channel|>analysis to=python code<|message|>1 + 1<|call|><|start|>assistant{FINAL}",
-        "", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>\nIt is 4.", [],
+    "another recipient is thought": (
+        f"<|channel|>analysis to=python code<|message|>1 + 1<|call|><|start|>assistant{FINAL}", "1 + 1", "It is 4.", [],
+    ),
+    "another recipient in commentary": (
+        f'<|channel|>commentary to=container.exec json<|message|>{{"cmd": ["ls"]}}<|call|><|start|>assistant{FINAL}',
+        '{"cmd": ["ls"]}', "It is 4.", [],
+    ),
+    "another recipient before the channel": (
+        f"<|start|>assistant to=browser.search<|channel|>commentary<|constrain|>json<|message|>{{}}<|call|>{FINAL}",
+        "{}", "It is 4.", [],
+    ),
+    "a second channel": (
+        "<|channel|>analysis<|channel|>final<|message|>It is 4.<|return|>", "", "It is 4.", [],
+    ),
+    "a second channel of thought": (
+        f"<|channel|>commentary<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{FINAL}",
+        "Hm.", "It is 4.", [],
+    ),
+    "a second channel with a call": (
+        '<|channel|>analysis<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+        "", "", [("f", {"a": 1})],
+    ),
+    "a long call": (
+        f'<|channel|>commentary to=functions.f json<|message|> {{"text": "{"a b " * 30}"}}<|call|>',
+        "", "", [("f", {"text": "a b " * 30})],
+    ),
+    "a long text that is no object": (
+        f'<|channel|>commentary to=functions.f json<|message|>[{"1, " * 30}]<|call|>',
+        "", f'<|channel|>commentary to=functions.f json<|message|>[{"1, " * 30}]<|call|>', [],
     ),
     "another channel stays": (
         f"<|channel|>notes<|message|>a<|end|><|start|>assistant{FINAL}",
@@ -89,7 +116,7 @@ def gpt_oss_template() -> str:
 
 
 def take(form: AnswerFormat, pieces: list[str]) -> tuple[str, str, list[tuple[str, object]]]:
-    parser = form.parser()
+    parser = WholeCalls(form.parser())
     parts = [part for piece in pieces for part in parser.push(piece)] + parser.flush()
     assert all(any(part) for part in parts)
     calls = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]

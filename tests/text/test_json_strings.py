@@ -55,7 +55,7 @@ def test_a_call_full_of_tags_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     for name in ("_OUTSIDE", "_INSIDE"):
         monkeypatch.setattr(json_strings, name, Counting(getattr(json_strings, name)))
-    text = '<tool_call>{"name": "f", "arguments": {"a": "' + "</tool_call>" * 500 + '"}}</tool_call>'
+    text = '<tool_call>{"arguments": {"a": "' + "</tool_call>" * 500 + '"}, "name": "f"}</tool_call>'
     parts = AnswerParser(AnswerFormat(tools=True)).push(text)
     assert [part.tool_call.name for part in parts if part.tool_call] == ["f"]
     assert 0 < read <= 2 * len(text)

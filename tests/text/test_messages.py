@@ -11,6 +11,7 @@ from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.messages import REASONING_NAMES, template_message
 from jaxinfer.text.template_process import TemplateLimits
 from tests.material import material
+from tests.text.golden_templates import GOLDEN_TEMPLATES
 
 QUESTION = {"role": "user", "content": "Is it warm in Rome?"}
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
@@ -98,3 +99,59 @@ def test_reasoning_that_contradicts_itself_or_is_no_text_is_refused() -> None:
     with pytest.raises(ParameterError, match="reasoning: must be a string, not dict"):
         template_message({**FINAL, "reasoning": {"effort": "low"}}, "m")
     assert template_message({**FINAL, "reasoning": "a", "thinking": "a"}, "m")["reasoning_content"] == "a"
+
+
+NO_OBJECTS = ['{"city": "Par', "[1, 2]", "null", " ", "5", '{"a": NaN}', "9" * 5000, "[" * 100_000, "\ud7ff<|end|>"]
+
+
+def wrote(arguments: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize("arguments", NO_OBJECTS)
+def test_a_template_gets_arguments_that_are_no_object_as_they_were_written(arguments: str, render: Render) -> None:
+    template = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+    assert render(template, QUESTION, wrote(arguments), RESULT) == arguments
+
+
+@pytest.mark.parametrize("arguments", NO_OBJECTS)
+def test_a_template_that_reads_objects_only_gets_one_with_the_text(arguments: str, render: Render) -> None:
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{% for name, value in c.function.arguments.items() %}"
+        "{{ name }}={{ value }}{% endfor %}{% endfor %}{% endfor %}"
+    )
+    assert render(template, QUESTION, wrote(arguments), RESULT) == f"={arguments}"
+    assert render(template, QUESTION, wrote('{"a": "b"}'), RESULT) == "a=b"
+
+
+@pytest.mark.parametrize("name", GOLDEN_TEMPLATES)
+def test_real_templates_take_a_call_that_was_cut_off(name: str, render: Render) -> None:
+    template = material("chat_templates", name).read_text()
+    call = {"id": "call00001", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ro'}}
+    history = [
+        QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {**RESULT, "tool_call_id": "call00001"},
+    ]
+    whole = [
+        {**message, "tool_calls": [{**call, "function": CALL["function"]}]} if "tool_calls" in message else message
+        for message in history
+    ]
+    try:
+        render(template, *whole)
+    except ParameterError:
+        pytest.skip("the template takes no such history at all")
+    assert "Ro" in render(template, *history)
+
+
+def test_arguments_that_are_neither_text_nor_object_are_refused() -> None:
+    call = {"function": {"name": "f", "arguments": [1]}}
+    with pytest.raises(ParameterError, match=r"x.tool_calls\[0\].function.arguments: must be a JSON object, or a text"):
+        template_message({"role": "assistant", "tool_calls": [call]}, "x")
+
+
+def test_a_refusal_is_a_text() -> None:
+    parts = [{"type": "refusal", "refusal": "I can't."}, {"type": "text", "text": "Sorry."}]
+    assert template_message({"role": "assistant", "content": parts}, "x")["content"] == "I can't.\nSorry."
+    with pytest.raises(ParameterError, match=r"x.content\[0\]: must be {'type': 'refusal', 'refusal': a string}"):
+        template_message({"role": "assistant", "content": [{"type": "refusal", "text": "no"}]}, "x")

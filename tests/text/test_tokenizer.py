@@ -8,7 +8,7 @@ import pytest
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text import Tokenizer
 from tests.material import material
-from tests.text.folders import byte_level_folder
+from tests.text.folders import byte_level_folder, with_bos
 
 TEXTS = [
     "",
@@ -48,10 +48,10 @@ def test_encodes_and_decodes_as_transformers_does(name: str) -> None:
     assert (ours.bos_token_id, ours.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
 
 
-def test_add_bos_token_adds_it_where_tokenizer_json_has_no_post_processor(tmp_path: Path) -> None:
-    with_bos = Tokenizer(byte_level_folder(tmp_path / "with", add_bos_token=True))
-    assert with_bos.encode("hello") == [with_bos.bos_token_id, with_bos.token_to_id("hello")]
-    assert with_bos.encode("hello", add_special_tokens=False) == [with_bos.token_to_id("hello")]
+def test_the_post_processor_adds_bos_only_with_special_tokens(tmp_path: Path) -> None:
+    bos = Tokenizer(with_bos(byte_level_folder(tmp_path / "with")))
+    assert bos.encode("hello") == [bos.bos_token_id, bos.token_to_id("hello")]
+    assert bos.encode("hello", add_special_tokens=False) == [bos.token_to_id("hello")]
     without = Tokenizer(byte_level_folder(tmp_path / "without"))
     assert without.encode("") == []
 

@@ -95,6 +95,18 @@ class KVCache:
         refs.committed = len(path)
         return len(path) * self.block_size
 
+    def enter(self, refs: BlockRefs, tokens: np.ndarray, longest: int) -> None:
+        """Lets the tree keep blocks of a sequence that computes all of `tokens` itself, though some may be cached.
+
+        It holds those twice while it runs, so it stays out where they leave too few for `longest` tokens.
+        """
+        if not self.caching:
+            return
+        cached = len(self._cached_path(refs, tokens))
+        if not cached or self.available() - cached >= -(-longest // self.block_size):
+            refs.radix_node = self.tree.root(refs.namespace)
+            self.tree.pin(refs.radix_node)
+
     def available(self) -> int:
         """Blocks that the group with the fewest could hand out."""
         return min(pool.num_available for pool in self.pools)

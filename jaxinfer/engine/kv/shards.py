@@ -35,6 +35,10 @@ class KVShards:
     def match(self, refs: BlockRefs, tokens: np.ndarray) -> int:
         return self._of(refs).match(refs, tokens)
 
+    def enter(self, refs: BlockRefs, tokens: np.ndarray, longest: int) -> None:
+        """`KVCache.enter` in the shard that `refs` name."""
+        self._of(refs).enter(refs, tokens, longest)
+
     def missing(self, refs: BlockRefs, num_tokens: int, *, reserve: int = 0) -> int:
         return self._of(refs).missing(refs, num_tokens, reserve=reserve)
 

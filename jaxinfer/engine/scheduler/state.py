@@ -82,10 +82,12 @@ class SchedulerState:
     def match(self, sequence: Sequence) -> int:
         """Takes the longest cached prefix of a sequence that holds no blocks. Returns its tokens.
 
-        A prompt whose log-probabilities are still owed is computed whole, since cached blocks hold no logits, and stays
-        out of the tree: it would hold most of its blocks twice.
+        A prompt whose log-probabilities are still owed is computed whole, since cached blocks hold no logits.
         """
-        return 0 if sequence.owes_prompt_logprobs else self.kv.match(sequence.kv, sequence.tokens)
+        if not sequence.owes_prompt_logprobs:
+            return self.kv.match(sequence.kv, sequence.tokens)
+        self.kv.enter(sequence.kv, sequence.tokens, sequence.limit)
+        return 0
 
     def admit(self, sequence: Sequence, *, computed: int, total: int) -> None:
         """Gives a slot to the sequence that `queue.peek` has just returned, whose blocks hold `computed` positions."""

@@ -1,7 +1,8 @@
 """`quant_method` awq: AutoAWQ's GEMM form."""
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized.lists import read_left_out
+from jaxinfer.model_config.quantized.auto_round import is_by_auto_round, left_out_by_auto_round
+from jaxinfer.model_config.quantized.lists import read_left_out_pieces
 from jaxinfer.model_config.quantized.sizes import read_group_size
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
@@ -30,6 +31,8 @@ def read(config: ConfigReader) -> Declared:
         raise config.error("version", f"{quoted(version)} is not supported; gemm is, AutoAWQ's usual form")
     config.only("bits", 4)
     config.only("w_bit", 4)
-    config.only("zero_point", True)
-    form = Awq(read_group_size(config))
-    return Declared("awq", (Group(form, all=True),), read_left_out(config, "modules_to_not_convert"))
+    if not is_by_auto_round(config):  # which writes zero points whatever it says
+        config.only("zero_point", True)
+    config.get("zero_point")
+    groups = (Group(None, left_out_by_auto_round(config)), Group(Awq(read_group_size(config)), all=True))
+    return Declared("awq", groups, read_left_out_pieces(config, "modules_to_not_convert"))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxinfer.errors import quoted
+from jaxinfer.model_config.quantized.auto_round import left_out_by_auto_round
 from jaxinfer.model_config.quantized.sizes import read_group_size
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
@@ -29,7 +30,7 @@ def read(config: ConfigReader) -> Declared:
     config.only("is_marlin_format", False)
     config.only("pack_dtype", "int32")
     form = _format(config)
-    others, ignored = _dynamic(config, form)
+    others, ignored = _dynamic(config, form), left_out_by_auto_round(config)
     named, every = _listed(config), "modules_in_block_to_quantize" not in config
     head = config.flag("lm_head")
     return Declared("gptq", (*others, Group(form, named, every)), ignored, head=head, zeros=_EMPTY)
@@ -59,28 +60,25 @@ def _listed(config: ConfigReader) -> Modules:
     return Modules(parts=tuple(names))
 
 
-def _dynamic(config: ConfigReader, form: Gptq) -> tuple[list[Group], Modules]:
-    """Modules that are held otherwise, and those that are left as they are: `-:` before a regular expression."""
+def _dynamic(config: ConfigReader, form: Gptq) -> list[Group]:
+    """Groups by regular expressions, of which the first that matches decides: `-:` before one leaves modules as they
+    are."""
     rules = config.mapping("dynamic")
-    if rules is None:
-        return [], Modules()
-    groups, left = list[Group](), list[str]()
-    for rule in rules.names:
-        inner = rules.mapping(rule)
-        assert inner is not None
-        pattern = checked_pattern(rule.removeprefix("-:").removeprefix("+:"), rules.where)
-        if rule.startswith("-:"):
-            left.append(pattern)
-        else:
-            groups.append(Group(_changed(inner, form), Modules(patterns=(pattern,))))
-    return groups, Modules(patterns=tuple(left))
+    return [] if rules is None else [_ruled(rules, rule, form) for rule in rules.names]
+
+
+def _ruled(rules: ConfigReader, rule: str, form: Gptq) -> Group:
+    inner = rules.mapping(rule)
+    assert inner is not None
+    pattern = checked_pattern(rule.removeprefix("-:").removeprefix("+:"), rules.where)
+    return Group(None if rule.startswith("-:") else _changed(inner, form), Modules(patterns=(pattern,)))
 
 
 def _changed(config: ConfigReader, form: Gptq) -> Gptq:
     """The form of modules for which the file says something else."""
     said: dict[str, Any] = {name: config.get(name) for name in config.names}
     raw = {"bits": form.bits, "group_size": form.group or -1, "sym": form.symmetric, "desc_act": form.act_order, **said}
-    inner = ConfigReader({"checkpoint_format": "gptq" if form.less else "gptq_v2", **raw}, config.where)
+    inner = ConfigReader({"checkpoint_format": "gptq" if form.less else "gptq_v2", **raw}, config.where, config.unknown)
     found = _format(inner)
     inner.finish(frozenset(_OF_THE_SEARCH))
     return found

@@ -4,6 +4,11 @@ from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.modules import Modules, with_wildcards
 
 
+def read_left_out_pieces(config: ConfigReader, key: str) -> Modules:
+    """The modules in a list of `config`: every module whose name has an entry in it, as AutoAWQ decides."""
+    return Modules(pieces=tuple(text for text in config.texts(key) if text))
+
+
 def read_left_out(config: ConfigReader, *keys: str) -> Modules:
     """The modules in lists of `config`: an entry is words of names between dots, and `*` stands for any characters."""
     texts = [(key, text) for key in keys for text in config.texts(key)]

@@ -49,10 +49,16 @@ def read_quantization(config: ConfigReader) -> Declared | None:
 
 
 def _method(config: ConfigReader) -> str:
-    method = config.get("quant_method")
+    method = config.get("quant_method", _producer(config))
     if isinstance(method, str) and method in _READERS:
         return method
     if isinstance(method, str) and method in REFUSED:
         raise config.error("quant_method", f"{method} is not supported; {REFUSED[method]}")
     known = ", ".join(sorted(_READERS))
     raise config.error("quant_method", f"{quoted(method)} is not supported; supported are {known}")
+
+
+def _producer(config: ConfigReader) -> object:
+    """Who wrote a file that names no method: NVIDIA's tool says only that."""
+    producer = config.get("producer")
+    return producer.get("name") if isinstance(producer, dict) else None

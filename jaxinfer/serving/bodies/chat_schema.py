@@ -29,7 +29,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 class Message(msgspec.Struct, kw_only=True):
     """One message. reasoning and thinking: vLLM's and Ollama's names of reasoning_content.
 
-    audio, function_call and refusal may only be empty.
+    audio and function_call may only be empty. refusal: what the assistant said instead of a content.
     """
 
     role: str

@@ -52,11 +52,15 @@ def _check_count(messages: list[Message]) -> None:
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
-    for name in ("audio", "function_call", "refusal"):
+    for name in ("audio", "function_call"):
         if getattr(message, name):
             param = f"{where}.{name}"
             raise RequestError(f"{param} is not supported yet", param=param, code="unsupported_parameter")
+    if message.refusal is not None and not isinstance(message.refusal, str):
+        raise RequestError(f"{where}.refusal: must be a string", param=f"{where}.refusal")
     said = msgspec.to_builtins(message)
+    if message.refusal and not message.content:
+        said["content"] = message.refusal  # what the assistant said instead
     return template_message({name: said[name] for name in _TEMPLATE_FIELDS if said[name] is not None}, where)
 
 

@@ -39,8 +39,10 @@ class ModelSide:
 
     def check_model(self, name: str | None) -> None:
         """Raises RequestError where a request names another model; none, and `default`, mean this one."""
-        if name and name not in (DEFAULT_MODEL, self.model_name):
-            message = f"model: {name!r} is not served here; {self.model_name!r} is"
+        served = self.options.served_model_name or (self.model_name,)
+        if name and name not in (DEFAULT_MODEL, *served):
+            are = "is" if len(served) == 1 else "are"
+            message = f"model: {name!r} is not served here; {', '.join(map(repr, served))} {are}"
             raise RequestError(message, kind=ErrorKind.NOT_FOUND, param="model", code="model_not_found")
 
 
