@@ -438,4 +438,5 @@ def _info(config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str,
         weights=weights,
         shards=shapes.shards,
         mesh=mesh,
+        takes_predictions=shapes.takes_predictions,
     )

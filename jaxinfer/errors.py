@@ -23,6 +23,18 @@ class ParameterError(JaxinferError, ValueError):
         self.message = message
 
 
+class PromptTooLongError(ParameterError):
+    """A prompt has more than `most` tokens, which leaves no room in the model's context for an answer."""
+
+    def __init__(self, param: str, most: int):
+        # NOTE: agents shorten their history where they find one of these phrases, which litellm and langchain look for.
+        message = (
+            f"the prompt is too long: it has more than {most} tokens, and this model's maximum context length is "
+            f"{most + 1} tokens, one of them for an answer"
+        )
+        super().__init__(param, message)
+
+
 class ModelError(JaxinferError, ValueError):
     """A model folder cannot be served: a file, a tensor or a `config.json` field is wrong.
 

@@ -16,6 +16,10 @@ MAX_PRIORITY = 2**31 - 1
 """A request's priority is at most this, either way."""
 
 
+NO_PREDICTIONS = 'needs an engine that drafts by n-grams: --speculative-config \'{"method": "ngram"}\' turns it on'
+"""Why an engine refuses a prediction."""
+
+
 class FinishReason(enum.StrEnum):
     """Why a sequence ended; the values are OpenAI's, and three of our own. TIMEOUT: it got no slot in time."""
 
@@ -228,7 +232,7 @@ class ModelInfo(NamedTuple):
     """What the edge must know of the model that the engine serves.
 
     max_num_seqs, num_blocks: those of all shards; each has a scratch block. shards: EngineShapes.shards. mesh: its axes
-    and their sizes.
+    and their sizes. takes_predictions: whether steps draft from a request's prediction.
     """
 
     name: str
@@ -244,3 +248,4 @@ class ModelInfo(NamedTuple):
     weights: str = "float32"
     shards: int = 1
     mesh: str = "one device"
+    takes_predictions: bool = False

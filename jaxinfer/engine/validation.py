@@ -9,7 +9,7 @@ import numpy as np
 from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.token_rules import RuledMatcher, TokenRules
-from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
+from jaxinfer.engine.types import MAX_PRIORITY, NO_PREDICTIONS, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
@@ -83,8 +83,7 @@ def _prediction(prediction: Sequence[int] | np.ndarray, shapes: EngineShapes) ->
     if not len(prediction):
         return _NO_IDS
     if not shapes.takes_predictions:
-        message = 'needs an engine that drafts by n-grams: --speculative-config \'{"method": "ngram"}\' turns it on'
-        raise ParameterError("prediction", message)
+        raise ParameterError("prediction", NO_PREDICTIONS)
     return _ids(prediction, shapes, "prediction")[: shapes.max_model_len]
 
 

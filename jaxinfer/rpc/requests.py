@@ -22,7 +22,7 @@ from jaxinfer.serving.context import Caller, Context
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.completions import completion_requests
-from jaxinfer.serving.requests.params import check_length, engine_request, generate_params
+from jaxinfer.serving.requests.params import check_length, engine_request, generate_params, most_tokens
 from jaxinfer.text.bad_words import with_bad_token_ids
 from jaxinfer.text.defaults import GenerationDefaults
 
@@ -58,8 +58,8 @@ async def _request(context: Context, body: CompletionBody, params: SamplingParam
         return request
     context.text.tokenizer.check_text(body.prompt, "prompt")
     special = body.add_special_tokens is not False
-    key = ACCEPTED_KEY.get()
-    (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"], key=key)
+    encode, most, key = context.workers.encode, most_tokens(body, info), ACCEPTED_KEY.get()
+    (ids,) = await encode([body.prompt], add_special_tokens=special, params=["prompt"], most=most, key=key)
     return engine_request(ids, params, info, body, "prompt")
 
 

@@ -3,7 +3,7 @@
 import logging
 from enum import Enum
 
-from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError, WorkerLostError
+from jaxinfer.errors import EngineDeadError, ParameterError, PromptTooLongError, QueueFullError, WorkerLostError
 
 log = logging.getLogger("jaxinfer.server")
 
@@ -57,6 +57,8 @@ def as_request_error(error: Exception) -> RequestError:
     match error:
         case RequestError():
             return error
+        case PromptTooLongError():
+            return RequestError(str(error), param=error.param, code="context_length_exceeded")
         case ParameterError():
             return RequestError(str(error), param=error.param)
         case QueueFullError():

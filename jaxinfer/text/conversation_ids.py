@@ -59,10 +59,15 @@ class ConversationEncoder:
         return RenderedPrompt(text, self._without_foreign(job, text, self._plain_ids(job, text)))
 
     async def encode_async(
-        self, messages: Sequence[Mapping[str, Any]], *, add_special_tokens: bool = False, **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_special_tokens: bool = False,
+        most: int | None = None,
+        **options: Any,
     ) -> RenderedPrompt:
-        """`encode`, off the event loop where it takes long."""
-        job = _Job(messages, {"now": datetime.now(), **options}, add_special_tokens)
+        """Do as `encode`, off the event loop if it takes long. most: of `Tokenizer.encode_batch`."""
+        job = _Job(messages, {"now": datetime.now(), **options}, add_special_tokens, most)
         text = await self._template.render_async(messages, **job.options)
         if len(text) > SHORT_CHARS:
             ids = await asyncio.to_thread(lambda: self._without_foreign(job, text, self._plain_ids(job, text)))
@@ -73,7 +78,8 @@ class ConversationEncoder:
         return RenderedPrompt(text, ids)
 
     def _plain_ids(self, job: "_Job", text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=job.add_special_tokens, param="messages")
+        special, most = job.add_special_tokens, job.most
+        return self._tokenizer.encode(text, add_special_tokens=special, param="messages", most=most)
 
     def _suspects(self, job: "_Job", ids: list[int]) -> Suspects | None:
         """What to look for, where a string of the request could have a part in a control token that was found."""
@@ -153,6 +159,7 @@ class _Job(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     options: dict[str, Any]
     add_special_tokens: bool
+    most: int | None = None
 
     def strings(self) -> Iterator[tuple[str, str, bool]]:
         """Every string of the request: where it is, itself, and whether it is a key."""

@@ -88,6 +88,7 @@ class TextProcessor:
         add_special_tokens: bool = True,
         params: Sequence[str],
         parse_special: bool = True,
+        most: int | None = None,
     ) -> list[list[int]]:
         """`Tokenizer.encode_batch`, off the event loop where the texts are long."""
         for text, param in zip(texts, params, strict=True):
@@ -98,6 +99,7 @@ class TextProcessor:
             add_special_tokens=add_special_tokens,
             params=params,
             parse_special=parse_special,
+            most=most,
         )
         if sum(map(len, texts)) <= SHORT_CHARS:
             return encode()

@@ -10,12 +10,16 @@ import numpy as np
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.errors import ModelError, ParameterError, PromptTooLongError
 from jaxinfer.folder_files import is_there, read_text
 from jaxinfer.text.control_tokens import ControlTokens
 from jaxinfer.text.failures import failures
 from jaxinfer.text.pieces import Pieces
 from jaxinfer.text.tokenizer_files import TokenizerFiles
+
+_CHARS_A_TOKEN, _LEAST_BEGINNING = 8, 4096
+"""Characters of a text that are tokenised first, for each token that it may have, and in any case: twice those of
+English."""
 
 MAX_PROMPT_CHARS = 4_000_000
 """Characters of one text by default: about a million tokens."""
@@ -72,14 +76,20 @@ class Tokenizer:
         return self._named_id("pad_token")
 
     def encode(
-        self, text: str, *, add_special_tokens: bool = True, param: str = "prompt", parse_special: bool = True
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        param: str = "prompt",
+        parse_special: bool = True,
+        most: int | None = None,
     ) -> list[int]:
-        """Token ids of one text; without parse_special control tokens in it are text, too.
+        """Return token ids of one text; without parse_special control tokens in it are text, too.
 
-        Raises ParameterError, naming `param`, where it is too long or not Unicode.
+        most: as in `encode_batch`. Raises ParameterError, naming `param`, if it is too long or not Unicode.
         """
         (ids,) = self.encode_batch(
-            [text], add_special_tokens=add_special_tokens, params=[param], parse_special=parse_special
+            [text], add_special_tokens=add_special_tokens, params=[param], parse_special=parse_special, most=most
         )
         return ids
 
@@ -90,23 +100,40 @@ class Tokenizer:
         add_special_tokens: bool = True,
         params: Sequence[str] | None = None,
         parse_special: bool = True,
+        most: int | None = None,
     ) -> list[list[int]]:
-        """Token ids of each text; the interpreter lock is free while it runs.
+        """Return token ids of each text; the interpreter lock is free while it runs.
 
         params: what errors call each text. parse_special: whether control tokens in a text are control tokens, or the
-        tokens of their characters. Raises ParameterError.
+        tokens of their characters. most: a text whose beginning has more tokens is refused without tokenising the rest;
+        None: any number. Raises ParameterError.
         """
         for i, text in enumerate(texts):
-            self.check_text(text, params[i] if params else f"prompt[{i}]")
+            param = params[i] if params else f"prompt[{i}]"
+            self.check_text(text, param)
+            if most is not None:
+                self._check_beginning(text, param, most)
         name = params[0] if params else "prompt"
         try:
             with failures(lambda error: ParameterError(name, f"cannot be tokenised: {error}")):
-                return self._encode(texts, add_special_tokens, parse_special)
+                return self._encode(texts, add_special_tokens=add_special_tokens, parse_special=parse_special)
         except ParameterError:
             self._raise_for_one(texts, params, add_special_tokens, parse_special)
             raise
 
-    def _encode(self, texts: Sequence[str], add_special_tokens: bool, parse_special: bool) -> list[list[int]]:
+    def _check_beginning(self, text: str, param: str, most: int) -> None:
+        """Raise PromptTooLongError if a beginning of the text has clearly more than `most` tokens.
+
+        A cut changes the tokens next to it, and no others that matter here: an eighth is allowed for it.
+        """
+        beginning = text[: _CHARS_A_TOKEN * most + _LEAST_BEGINNING]
+        if len(beginning) == len(text):
+            return
+        (ids,) = self._encode([beginning], add_special_tokens=False, parse_special=True)
+        if len(ids) > most + most // 8 + 64:
+            raise PromptTooLongError(param, most)
+
+    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool, parse_special: bool) -> list[list[int]]:
         if not parse_special:
             return [self.control_tokens.encode(text, [], add_special_tokens=add_special_tokens) for text in texts]
         # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.

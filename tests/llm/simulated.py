@@ -44,7 +44,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
         progress.loaded(1, 2)
         progress.sized(sizes_line("cpu", "float32", "xla", shapes))
         progress.compiled("forward", 1, 1, 0.1, True)
-    info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200)
+    info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200, takes_predictions=shapes.takes_predictions)
     core = EngineCore(
         SimulatedRunner(shapes, hit_rate=0.5),
         info,

@@ -42,6 +42,7 @@ def hidden_of(model: Eagle3Model, taken: list[np.ndarray], table: np.ndarray, to
     return jax.jit(run)(model.weights, *map(jnp.asarray, taken))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("norm_before_residual", [False, True])
 @pytest.mark.parametrize("prefix", ["midlayer.", "layers.0."])
 @pytest.mark.parametrize("embedding", [None, 32, 48])
@@ -71,6 +72,7 @@ def test_logits_are_those_of_numpy(
     assert not np.any(np.isfinite(found[:, np.setdiff1d(np.arange(304), columns)]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", ["unrolled", "stacked"])
 def test_taps_are_the_inputs_of_layers(layout: Any) -> None:
     """Of the first, of one within, and the output of the last."""

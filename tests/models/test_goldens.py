@@ -48,12 +48,14 @@ def _marks(name: str, is_smoke: bool) -> list[pytest.MarkDecorator]:
     return [*long, pytest.mark.smoke] if is_smoke else long
 
 
+@pytest.mark.few(2)
 @families(smoke=SMOKE)
 def test_logits_over_pages(family: Golden):
     for row in run_paged(family.paged, family.wanted["token_ids"], ODD_CHUNKS):
         np.testing.assert_allclose(row, family.wanted["logits"], atol=1e-4)
 
 
+@pytest.mark.few(4)
 @families()
 @pytest.mark.parametrize("chunk", [1, 7, 16])
 def test_logits_in_chunks(family: Golden, chunk: int):
@@ -74,6 +76,7 @@ def test_greedy_tokens(family: Golden):
     assert tokens == wanted.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["qwen2", pytest.param("llama_linear", marks=pytest.mark.long)])
 def test_stacked_layout_equals_unrolled(family: str):
     golden = np.load(GOLDENS / family / "golden.npz")
@@ -81,6 +84,7 @@ def test_stacked_layout_equals_unrolled(family: str):
     np.testing.assert_allclose(logits[0], golden["logits"], atol=1e-4)
 
 
+@pytest.mark.long
 def test_bfloat16_is_close():
     golden = np.load(GOLDENS / "llama3" / "golden.npz")
     logits = run_paged(

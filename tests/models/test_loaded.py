@@ -23,12 +23,14 @@ from .dense import CONFIG, TOKENS, dense_logits
 from .goldens import GOLDENS
 
 
+@pytest.mark.long
 def test_layouts_give_equal_results():
     unrolled, stacked = (random_model(CONFIG, dtype=jnp.float32, seed=3, layout=x) for x in ("unrolled", "stacked"))
     assert len(stacked.weights) < len(unrolled.weights)
     np.testing.assert_allclose(dense_logits(unrolled, TOKENS), dense_logits(stacked, TOKENS), atol=1e-4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "quantization"), [("llama3", "none"), ("llama3", "int4"), ("qwen3_moe", "none"), ("qwen3_moe", "int8")]
 )
@@ -48,6 +50,7 @@ def test_of_a_large_stack_one_layer_is_read_at_a_time(family: str, quantization:
     assert len(more_steps) > len(steps)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("tied", "hidden"), [(True, 64), (False, 256)])
 def test_random_logits_have_a_deviation_of_three(tied: bool, hidden: int):
     config = replace(CONFIG, hidden_size=hidden, tie_word_embeddings=tied)
@@ -153,6 +156,7 @@ load(GOLDENS / "mistral", mesh=mesh, rules=ShardingRules(kv_heads=()))
 """
 
 
+@pytest.mark.long
 def test_two_devices_equal_one():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     environment = {**os.environ, "XLA_FLAGS": flags}

@@ -37,6 +37,7 @@ def check_logits(folder: Path, config: DecoderConfig, golden: str) -> None:
     jax.clear_caches()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "family", ["qwen3_moe", *(pytest.param(name, marks=pytest.mark.long) for name in ("gpt_oss", "glm4_moe"))]
 )
@@ -47,6 +48,7 @@ def test_a_checkpoint(family: str):
     check_logits(GOLDENS / family, config.over(1, 1, 2, count // 2 * 2), family)
 
 
+@pytest.mark.long
 def test_leaves(tmp_path: Path):
     folder = converted(GOLDENS / "qwen3_moe", tmp_path / "out", "orbax")
     check_logits(folder, read_declared(folder).config.over(1, 1, 2, 2), "qwen3_moe")

@@ -48,11 +48,13 @@ def check(mlp: str, quantization: str, mesh: MeshConfig = ONE_DEVICE) -> None:
     np.testing.assert_allclose(found, wanted, atol=2e-4 * np.abs(wanted).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mlp", "quantization"), [("dense", "int8"), ("dense", "int4"), ("experts", "none")])
 def test_kernels_read_a_layer_in_its_stack(mlp: str, quantization: str) -> None:
     check(mlp, quantization)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 def test_plain_products_of_stacked_layers(quantization: str) -> None:
     """Without a kernel, a layer is sliced out."""

@@ -47,6 +47,7 @@ def check_logits(family: str, heads: int, vocabulary: int) -> LoadedModel:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [COPIED[0], *(pytest.param(name, marks=pytest.mark.long) for name in COPIED[1:])])
 def test_copied_kv_heads(family: str):
     model = check_logits(family, 4, 4)
@@ -55,6 +56,7 @@ def test_copied_kv_heads(family: str):
     assert model.kv_shape(0, 2, 4)[-2] == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [EMPTY[0], *(pytest.param(name, marks=pytest.mark.long) for name in EMPTY[1:])])
 def test_heads_and_rows_of_zeros(family: str):
     model = check_logits(family, 5, 5)

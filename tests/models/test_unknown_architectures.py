@@ -25,6 +25,7 @@ def renamed(family: str, folder: Path) -> str:
     return name
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_refused_with_what_fits(family: str, tmp_path: Path) -> None:
     name = renamed(family, tmp_path)
@@ -37,6 +38,7 @@ def test_refused_with_what_fits(family: str, tmp_path: Path) -> None:
         assert f"--architecture {fitting(tmp_path)[0]} loads it as such" in str(error.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama2", "gemma3", "olmo2", "gpt_oss", "gpt2", "gemma3_vision"])
 def test_reproduced_where_asked_for(family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     name = renamed(family, tmp_path)

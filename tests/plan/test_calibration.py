@@ -273,6 +273,7 @@ with TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.long
 def test_pages_on_a_cpu_are_those_of_the_engine() -> None:
     """On one device and on eight."""
     run_on_devices(PAGES, 8)

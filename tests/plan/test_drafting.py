@@ -139,6 +139,7 @@ def test_as_many_drafts_are_planned_as_pay_best(
     assert found.token_seconds(rows) == pytest.approx(seconds(8 * 5 if best else 8) / tokens)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("acceptance", "token", "rows", "prompt"),
     [(0.8, 0.01, 8, 64), (0.7, 0.01, 16, 64), (0.7, 0.5, 64, 64), (0.4, 0.1, 32, 16)],

@@ -61,6 +61,7 @@ def simulated(
 EQUAL, UNEVEN = [8.0] * 4, [8.0, 6.0, 8.0, 11.0]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("fixed", "handed", "rows"),
     [
@@ -85,6 +86,7 @@ def test_steady_decode_is_that_of_an_engine(
     assert decode_round(found, rows, 8).bubble == pytest.approx(served.waits, abs=0.01)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("fixed", "token", "rows", "budget", "work", "within"),
     [

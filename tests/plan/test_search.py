@@ -68,6 +68,7 @@ def test_the_most_requests_within_a_limit(share: float) -> None:
     assert best_service(plan, WORK, 200, Limits(ttft=found.ttft * 0.99)) is None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("work", [WORK, Workload(2000, 16), Workload(100, 1)])
 @pytest.mark.parametrize("axes", [{"tensor": 8}, {"data": 4, "tensor": 2}, {"data": 2, "stage": 2, "tensor": 2}])
 def test_as_few_requests_under_way_as_answer_all_that_come(axes: dict[str, int], work: Workload) -> None:

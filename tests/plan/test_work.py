@@ -130,5 +130,6 @@ def compare_with_arrays() -> None:
             assert model.kv_bytes == kept, (name, mesh_name)
 
 
+@pytest.mark.long
 def test_bytes_are_those_of_arrays_on_devices() -> None:
     run_on_devices("from tests.plan.test_work import compare_with_arrays; compare_with_arrays()", 8)

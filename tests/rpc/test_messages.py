@@ -170,6 +170,6 @@ async def test_many_ids_of_a_worker_are_counted(serve: Serve, monkeypatch: pytes
     assert (code, trailers["jaxinfer-field"]) == (Code.INVALID_ARGUMENT, "text")
     code, details, trailers = await refused(served.stub.Generate(pb.GenerateRequest(text=text)))
     assert (code, trailers["jaxinfer-code"]) == (Code.INVALID_ARGUMENT, "context_length_exceeded")
-    assert str(len(served.engine.tokenizer.encode(text))) in details
+    assert "more than 255 tokens" in details
     await collect(served.stub.Generate(pb.GenerateRequest(text=text + "world", truncate_prompt_tokens=3)))
     assert list(served.engine.submitted[-1].prompt_token_ids) == served.engine.tokenizer.encode(text + "world")[-3:]

@@ -54,6 +54,7 @@ class FakeEngine:
             max_num_seqs=8,
             block_size=16,
             num_blocks=64,
+            takes_predictions=True,
         )
 
     @property

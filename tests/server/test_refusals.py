@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from jaxinfer.sampling import MAX_STOP_STRINGS
+from jaxinfer.text import TextProcessor
 from tests.parameter_values import NUMBERS, another_value, values_out_of_range
 from tests.server.conftest import Served
 from tests.server.conversation import CHAT
@@ -244,3 +245,32 @@ async def test_lists_are_counted_before_they_are_walked(serve) -> None:
     answer = await served.post("/v1/completions", {"prompt": [1] * 100_000})
     check(answer, 400, "prompt", "100000 tokens")
     assert answer.body["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_prompt_that_is_much_too_long_is_not_tokenised(serve, large: bool) -> None:
+    served: Served = await serve()
+    words = "word " * (100_000 if large else 3_000)
+    bodies = [
+        ("/v1/completions", {"prompt": words}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", words]}, "prompt[1]"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": words}]}, "messages"),
+    ]
+    for path, body, param in bodies:
+        answer = await served.post(path, body)
+        check(answer, 400, param, "has more than 255 tokens", "maximum context length is 256 tokens")
+        assert answer.body["error"]["code"] == "context_length_exceeded"
+    cut = await served.post("/v1/completions", {"prompt": words, "truncate_prompt_tokens": 5})
+    assert cut.status == 200
+    counted = await served.post("/tokenize", {"prompt": words})
+    assert counted.body["count"] > 3_000
+
+
+async def test_a_prediction_is_refused_before_it_is_tokenised(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: Served = await serve()
+    served.engine.info = served.engine.info._replace(takes_predictions=False)
+    body = {"messages": [{"role": "user", "content": "a"}], "prediction": {"type": "content", "content": "b" * 9_000}}
+    encoded: list[str] = []
+    monkeypatch.setattr(TextProcessor, "encode_async", lambda *_, **options: encoded.append(options["params"]))
+    check(await served.post("/v1/chat/completions", body), 400, "prediction", "needs an engine that drafts by n-grams")
+    assert encoded == []

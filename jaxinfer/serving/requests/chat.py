@@ -5,6 +5,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from jaxinfer.engine.types import NO_PREDICTIONS
+from jaxinfer.errors import ParameterError
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
 from jaxinfer.serving.requests.conversation import echoed_text, offered_tools, render
 from jaxinfer.serving.requests.endpoint import (
@@ -15,13 +17,15 @@ from jaxinfer.serving.requests.endpoint import (
     has_no_effect,
     without_effect_dropped,
 )
-from jaxinfer.serving.requests.params import chat_params, engine_request
+from jaxinfer.serving.requests.params import chat_params, engine_request, most_tokens
 from jaxinfer.serving.requests.structured import constrained_answer
 from jaxinfer.text.bad_words import with_bad_token_ids
 
 
 def _check(body: ChatBody, side: ModelSide) -> list[str]:
     check_common(body, side)
+    if body.prediction is not None and body.prediction.text and not side.info.takes_predictions:
+        raise ParameterError("prediction", NO_PREDICTIONS)
     effort, template = body.reasoning_effort, side.text.chat_template
     if effort is None or template.takes_thinking or (effort != "none" and template.takes_effort):
         return []
@@ -34,7 +38,7 @@ async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     params = side.answer_form.params(chat_params(body, side.text.defaults, side.info))
     params = with_bad_token_ids(params, side.text.tokenizer)
     tools = offered_tools(body, side.answer_form, side.options)
-    rendered = await render(body, tools, side.text)
+    rendered = await render(body, tools, side.text, most_tokens(body, side.info))
     form, tokenizer = side.answer_form, side.text.tokenizer
     params = constrained_answer(body, params, form, tokenizer, rendered.text, has_tools=bool(tools))
     request = engine_request(rendered.token_ids, params, side.info, body, "messages")

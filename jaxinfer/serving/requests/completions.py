@@ -17,6 +17,7 @@ from jaxinfer.serving.requests.params import (
     completion_params,
     engine_request,
     fim_params,
+    most_tokens,
     truncated,
 )
 from jaxinfer.text import TextProcessor
@@ -69,7 +70,11 @@ async def _prompt_ids(
         check_ids(prompt, info, param)
     special, parse = body.add_special_tokens is not False, body.parse_special is not False
     encoded = await text.encode_async(
-        list(texts.values()), add_special_tokens=special, params=list(texts), parse_special=parse
+        list(texts.values()),
+        add_special_tokens=special,
+        params=list(texts),
+        parse_special=parse,
+        most=most_tokens(body, info),
     )
     return ids | dict(zip(texts, encoded, strict=True))
 

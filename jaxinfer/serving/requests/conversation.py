@@ -21,9 +21,12 @@ MAX_MESSAGES = 10_000
 
 
 async def render(
-    body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None, text: TextProcessor
+    body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None, text: TextProcessor, most: int | None = None
 ) -> RenderedPrompt:
-    """The prompt of a conversation, by the model's template. Raises RequestError or ParameterError."""
+    """Render the prompt of a conversation by the model's template. most: tokens that it may have; None: any number.
+
+    Raises RequestError or ParameterError.
+    """
     template_kwargs, continued = _template_kwargs(body, text.chat_template), _continues(body)
     said = body.messages
     if not said:
@@ -40,6 +43,7 @@ async def render(
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=continued,
         template_kwargs=template_kwargs,
+        most=most,
     )
 
 

@@ -176,6 +176,11 @@ def truncated(ids: Ids, body: GenerateBody, params: SamplingParams, info: ModelI
     return cast(Ids, ids[:keep] if body.truncation_side == "right" else ids[-keep:])
 
 
+def most_tokens(body: GenerateBody, info: ModelInfo) -> int | None:
+    """Return how many tokens a body's prompt may have before it is cut; None: any number."""
+    return info.max_model_len - 1 if body.truncate_prompt_tokens is None else None
+
+
 def check_length(prompt: Sized, info: ModelInfo, param: str) -> None:
     """Raises RequestError where a prompt, which errors call `param`, leaves no room for an answer."""
     if len(prompt) >= info.max_model_len:

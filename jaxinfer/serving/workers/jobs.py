@@ -32,11 +32,12 @@ class ReadBody(msgspec.Struct, tag="read"):
 
 
 class Encode(msgspec.Struct, tag="encode"):
-    """Tokenise texts. params: what errors call each."""
+    """Tokenise texts. params: what errors call each. most: of `Tokenizer.encode_batch`."""
 
     texts: list[str]
     params: list[str]
     add_special_tokens: bool
+    most: int | None = None
 
 
 class Decode(msgspec.Struct, tag="decode"):

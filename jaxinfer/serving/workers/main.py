@@ -47,7 +47,7 @@ class Worker:
                     return await self._read(job)
                 case jobs.Encode():
                     ids = self._text.tokenizer.encode_batch(
-                        job.texts, add_special_tokens=job.add_special_tokens, params=job.params
+                        job.texts, add_special_tokens=job.add_special_tokens, params=job.params, most=job.most
                     )
                     return jobs.Ids([jobs.pack_ids(one) for one in ids])
                 case jobs.Decode():

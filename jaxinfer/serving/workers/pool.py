@@ -70,13 +70,19 @@ class Workers:
         return reply
 
     async def encode(
-        self, texts: Sequence[str], *, add_special_tokens: bool, params: Sequence[str], key: str = ""
+        self,
+        texts: Sequence[str],
+        *,
+        add_special_tokens: bool,
+        params: Sequence[str],
+        most: int | None = None,
+        key: str = "",
     ) -> list[np.ndarray]:
         """Return token ids of each text, int32 [n]: a list of millions takes long to make, and may be too long anyway.
 
-        params: what errors call each. Raises RequestError.
+        params: what errors call each. most: of `Tokenizer.encode_batch`. Raises RequestError.
         """
-        job = jobs.Encode(list(texts), list(params), add_special_tokens)
+        job = jobs.Encode(list(texts), list(params), add_special_tokens, most)
         reply = await self._ask(job, key, sum(map(len, texts)))
         assert isinstance(reply, jobs.Ids)
         return [jobs.unpack_ids(ids) for ids in reply.ids]
