@@ -1,8 +1,8 @@
 """How long one API key's large bodies wait for another's, and what becomes of connections after a refusal.
 
-A server before a simulated engine, with two keys. `bodies`: key A sends 12 bodies of 3.9 MB, then key B a chat of 40 kB:
-the seconds until its answer. `connections`: 16 bodies of 3.9 MB come at once, and each connection whose body was
-answered then asks for /healthz: what each of them saw.
+A server before a simulated engine, with two keys. `bodies`: key A sends 12 bodies of 3.9 MB, and two seconds later key
+B a chat of 40 kB: the seconds until its answer. `connections`: 16 bodies of 3.9 MB come at once, and each connection
+whose body was answered then asks for /healthz: what each of them saw.
 
     python benchmarks/neighbours.py [--json FILE] [--rounds N]
 """
@@ -14,6 +14,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
@@ -32,37 +33,38 @@ _LONG = "word " * 780_000
 _SHORT = "word " * 8_000
 
 
-async def post(session: aiohttp.ClientSession, url: str, key: str, body: dict[str, Any]) -> int:
+async def post(session: aiohttp.ClientSession, url: str, key: str, body: bytes) -> int:
     """Send a chat; its status, 0 if there is no answer."""
-    headers = {"Authorization": f"Bearer {key}"}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     try:
-        async with session.post(url + "/v1/chat/completions", json=body, headers=headers) as response:
+        async with session.post(url + "/v1/chat/completions", data=body, headers=headers) as response:
             await response.read()
             return response.status
     except (aiohttp.ClientError, TimeoutError):
         return 0
 
 
-def chat(content: str, **more: Any) -> dict[str, Any]:
+def chat(content: str, **more: Any) -> bytes:
     """Make the body of a short answer."""
-    return {"messages": [{"role": "user", "content": content}], "max_tokens": 2, **more}
+    return json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 2, **more}).encode()
 
 
 async def bodies(session: aiohttp.ClientSession, url: str) -> Any:
     """Time B's body behind A's large ones."""
     await post(session, url, "b", chat(_SHORT, truncate_prompt_tokens=100))  # a process that reads bodies has started
-    flood = [asyncio.create_task(post(session, url, "a", chat(_LONG))) for _ in range(12)]
-    await asyncio.sleep(0.5)
+    long, short = chat(_LONG), chat(_SHORT, truncate_prompt_tokens=100)
+    flood = [asyncio.create_task(post(session, url, "a", long)) for _ in range(12)]
+    await asyncio.sleep(2.0)
     begun = time.perf_counter()
-    status = await post(session, url, "b", chat(_SHORT, truncate_prompt_tokens=100))
+    status = await post(session, url, "b", short)
     seconds = time.perf_counter() - begun
-    await asyncio.gather(*flood)
-    return {"status": status, "seconds": seconds}
+    answers = Counter(await asyncio.gather(*flood))
+    return {"status": status, "seconds": seconds, "flood": dict(answers)}
 
 
 async def connections(session: aiohttp.ClientSession, url: str) -> Any:
     """Ask for /healthz on connections whose large body was answered, whatever the answer was."""
-    place, data = urlsplit(url), json.dumps(chat(_LONG)).encode()
+    place, data = urlsplit(url), chat(_LONG)
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: a\r\nContent-Type: application/json\r\n"
     found = await asyncio.gather(
         *(_after_refusal(place.hostname or "", place.port or 0, head, data) for _ in range(16))
