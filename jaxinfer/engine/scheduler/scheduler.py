@@ -16,6 +16,7 @@ from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy, make_policy
 from jaxinfer.engine.scheduler.prefill import Prefill
+from jaxinfer.engine.scheduler.repetition import Repetition
 from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
@@ -48,7 +49,8 @@ class Scheduler:
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
         drafting, self.drafts = shapes.drafting, None
         if drafting is not None:
-            self.drafts = DraftPolicy(clock, drafting.fewest, drafting.tokens, shapes.stages)
+            repetition = Repetition(2 * drafting.tokens if shapes.takes_predictions else 0)
+            self.drafts = DraftPolicy(clock, drafting.fewest, drafting.tokens, shapes.stages, repetition)
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
