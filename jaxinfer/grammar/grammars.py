@@ -25,6 +25,7 @@ from jaxinfer.grammar.exclusion import Exclusion
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
 from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
+from jaxinfer.grammar.refusals import Refusals
 from jaxinfer.grammar.schema.places import place_of
 from jaxinfer.grammar.source import excluded_from_grammars, grammar_text, parts_of, unforced, writes_json
 from jaxinfer.grammar.thought import ThoughtEnd
@@ -56,6 +57,7 @@ class Grammars:
         # Of its own: a first mask may take seconds, and steps wait for no such.
         self._compiler = LLExecutor(num_threads=1)
         self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
+        self._refusals = Refusals()
         self._thought_ends: dict[str, ThoughtEnd] = {}
         self._exclusions: dict[tuple[str, ...], Exclusion] = {}
         self._lock = threading.Lock()
@@ -120,9 +122,7 @@ class Grammars:
                 self._kept.move_to_end(alike)
                 self._counts = self._counts._replace(grammars_cached=self._counts.grammars_cached + 1)
         if kept is None:
-            with self._counting():
-                kept = self._compiled(alike)
-            self._keep(alike, kept)
+            kept = self._compiled_anew(alike)
         legal = bits_of(stop_ids, self._words)
         ends = Ends(legal, self._model_ids & ~legal & ~bits_of(self._tokenizer.eos_tokens, self._words))
         return GrammarMatcher(
@@ -136,6 +136,22 @@ class Grammars:
             self._exclusion(excluded_from_grammars(constraint)),
         )
 
+    def _compiled_anew(self, asked: "Asked") -> "_Kept":
+        with self._lock:
+            refusal = self._refusals.find(asked.constraint)
+            if refusal is not None:
+                self._counts = self._counts._replace(grammars_refused=self._counts.grammars_refused + 1)
+                raise refusal
+        try:
+            with self._counting():
+                kept = self._compiled(asked)
+        except ParameterError as error:
+            with self._lock:
+                self._refusals.add(asked.constraint, error)
+            raise
+        self._keep(asked, kept)
+        return kept
+
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
         constraint = params.structured_outputs
         if (
@@ -144,7 +160,8 @@ class Grammars:
             or (constraint.after and constraint.after not in self._thought_ends)
         ):
             return False
-        return self._asked(params, stop_ids) in self._kept
+        asked = self._asked(params, stop_ids)
+        return asked in self._kept or self._refusals.find(asked.constraint) is not None
 
     def _asked(self, params: SamplingParams, stop_ids: frozenset[int]) -> "Asked":
         assert params.structured_outputs is not None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
+from jaxinfer.engine.scheduler.repetition import Repetition
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.speculation import Speculation
 
@@ -122,6 +123,7 @@ class RecordingPlan:
 
     def __init__(self, kind: StepKind, index: int, rows: int):
         self.kind, self.index, self.num_rows = kind, index, rows
+        self.slots, self.epochs = np.arange(rows), np.zeros(rows, np.int32)
 
 
 def test_drafts_that_pay_are_made_almost_always() -> None:
@@ -450,3 +452,63 @@ def test_tries_wait_for_something_to_draft() -> None:
         device.policy.collected(plan, result)  # pyright: ignore[reportArgumentType]
     device.gain = 3.0
     assert device.run(100)[0] > 80
+
+
+class Texts(Device):
+    """Rows whose drafts are kept while they repeat themselves, and not elsewhere: their tokens are told."""
+
+    def __init__(self, drafted: float, most: int = 4):
+        super().__init__(plain=0.01, drafted=drafted, gain=1.0, most=most)
+        self.policy = DraftPolicy(lambda: self.now, most, most, repetition=Repetition(2 * most))
+        self.said = 0
+
+    def say(self, words: int, repeated: bool, rows: int = 1) -> tuple[int, int]:
+        """Steps that these rows take for so many words of two tokens, and how many of them draft."""
+        left, steps, drafting = 2 * words, 0, 0
+        while left > 0:
+            number = self.policy.drafts(rows)
+            plan = RecordingPlan(StepKind.SPECULATE if number else StepKind.DECODE, self.index, rows)
+            self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
+            count = 1 + (number if repeated else 0)
+            tokens = [self.said + i if not repeated else (self.said + i) % 2 for i in range(count)]
+            counts = np.full(rows, count)
+            drafted = np.ones(rows) if number else None
+            result = StepResult(np.tile(tokens, (rows, 1)), counts, counts > 0, drafted=drafted)
+            self.now += round(self.time(number) * 1e9)
+            self.policy.collected(plan, result)  # pyright: ignore[reportArgumentType]
+            self.index, self.said, left = self.index + 1, self.said + count, left - count
+            steps, drafting = steps + 1, drafting + (number > 0)
+        return steps, drafting
+
+
+@pytest.mark.parametrize("drafted", [0.015, 0.02, 0.03])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_list_of_equal_words_after_free_text_is_drafted(drafted: float, rows: int) -> None:
+    """However dear drafts were to the text before it, and once more after another."""
+    texts = Texts(drafted)
+    for _ in range(2):
+        texts.say(1500, repeated=False, rows=rows)
+        steps, drafting = texts.say(200, repeated=True, rows=rows)
+        assert drafting >= 70
+        assert steps <= 130
+
+
+def test_free_text_after_a_list_is_soon_left_alone() -> None:
+    texts = Texts(0.02)
+    texts.say(500, repeated=False)
+    texts.say(200, repeated=True)
+    steps, drafting = texts.say(500, repeated=False)
+    assert drafting <= 0.15 * steps
+
+
+def test_texts_of_others_are_not_looked_up() -> None:
+    """A row's place that another sequence takes begins anew; without n-grams nothing is followed."""
+    found = Repetition(4)
+    for epoch in range(8):
+        plan = RecordingPlan(StepKind.DECODE, epoch, 1)
+        plan.epochs[:] = epoch
+        found.note(plan, StepResult(np.array([[7, 7]]), np.array([2]), np.array([True])))  # pyright: ignore
+    assert not found.is_found()
+    off, plan = Repetition(0), RecordingPlan(StepKind.DECODE, 0, 1)
+    off.note(plan, StepResult(np.array([[7] * 50]), np.array([50]), np.array([True])))  # pyright: ignore
+    assert not off.is_found()

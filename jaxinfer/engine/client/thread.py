@@ -10,20 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from jaxinfer.engine.client.fair_executor import FairExecutor
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.stats.step_timer import IDLE
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.engine.watchdog import Watchdog, dump_stacks
-from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
 
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 1.0
 _EXIT_SECONDS = 5.0
-_COMPILERS = 2
-"""Threads that compile what requests may say."""
+_COMPILERS, _COMPILER_SECONDS = 2, 30.0
+"""Threads that compile what requests may say, and seconds that a request waits for one."""
 
 
 class Listener(Protocol):
@@ -71,7 +72,7 @@ class EngineThread:
         self._lock = threading.Lock()
         self._submitted = TenantCounts()
         self._compiling: dict[str, _Compiling] = {}
-        self._compiler = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="jaxinfer-grammar")
+        self._compiler = FairExecutor(_COMPILERS, _COMPILER_SECONDS, "jaxinfer-grammar")
         # Of its own: what is compiled already waits for no grammar that takes long, as one that is refused does.
         self._finder = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-kept-grammar")
         self._dead: BaseException | None = None
@@ -121,13 +122,18 @@ class EngineThread:
 
     def _compile_soon(self, checked: CheckedRequest, client_id: int) -> None:
         compiling = self._compiling[checked.request.request_id] = _Compiling(checked, client_id)
-        executor = self._finder if self._core.is_kept(checked) else self._compiler
+        tenant, run = self._core.tenant_of(checked.request), partial(self._compile, compiling)
         try:
-            executor.submit(self._compile, compiling)
-        except RuntimeError:  # closed a moment ago
+            if self._core.is_kept(checked):
+                self._finder.submit(run)
+            else:
+                self._compiler.submit(tenant[:1], run, partial(self._give_up, compiling))
+        except (RuntimeError, QueueFullError) as error:
             del self._compiling[compiling.request_id]
-            self._submitted.remove(self._core.tenant_of(checked.request))
-            raise EngineDeadError("the engine has stopped") from None
+            self._submitted.remove(tenant)
+            if isinstance(error, QueueFullError):
+                raise
+            raise EngineDeadError("the engine has stopped") from None  # closed a moment ago
 
     def stop(self, request_id: str, index: int) -> None:
         """Ends one sequence because of a stop string."""
@@ -158,8 +164,8 @@ class EngineThread:
         if not self._closing:
             self._closing = True
             # First, so that what another thread is submitting is refused there, or found below.
-            for executor in (self._compiler, self._finder):
-                executor.shutdown(wait=False, cancel_futures=True)
+            self._compiler.shutdown()
+            self._finder.shutdown(wait=False, cancel_futures=True)
             for compiling in list(self._compiling.values()):
                 self._give_up(compiling, EngineDeadError("the engine has stopped"))
             self._commands.put(self._core.abort_all)

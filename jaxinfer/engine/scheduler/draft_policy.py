@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 
+from jaxinfer.engine.scheduler.repetition import Repetition
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 
 _TRIES = 3
@@ -137,9 +138,9 @@ class _Size:
     def drafts(self) -> int:
         """How many drafts of a row the next step had better have."""
         self._begins_try = False
+        if not self.gains.is_judged:
+            return self._first[0]
         if not self._is_judged:
-            if not self.gains.is_judged:
-                return self._first[0]
             for number in self._first:
                 if not self.times[number].is_judged:
                     return number
@@ -175,6 +176,11 @@ class _Size:
             return best
         saved = seconds[self._best] - gains[self._best] * seconds[0]
         return 0 if _HELD * saved > min(self._resumed) else self._best
+
+    def try_anew(self) -> None:
+        """Forgets what rows gained: what they say now is of another kind."""
+        self.gains = _Gains(self._first[0])
+        self._holds = self._tries_left = 0
 
     def goes_on_untimed(self) -> bool:
         """Notes that the next step has no drafts, if that need not be timed: of the steps for which a choice holds the
@@ -246,11 +252,21 @@ class DraftPolicy:
     take a share of the rows each.
 
     Where a row has a prediction, what other texts gained by drafts says nothing: steps with such rows are judged by
-    themselves, and anew with each prediction.
+    themselves, and anew with each prediction. Where texts begin to repeat themselves while nothing is drafted, what
+    they gained before says nothing, either: a row's gains change by little in a step, and tries are rare where drafts
+    cost much, so that a list would have ended before it was noticed. repetition: tells so.
     """
 
-    def __init__(self, clock: Callable[[], int], fewest: int, most: int, stages: int = 1):
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        fewest: int,
+        most: int,
+        stages: int = 1,
+        repetition: Repetition | None = None,
+    ):
         self.most = most
+        self._repetition = repetition or Repetition(0)
         self._clock = clock
         self._sizes_of = (fewest, most, stages)
         self._sizes: dict[tuple[int, bool], _Size] = {}
@@ -269,6 +285,9 @@ class DraftPolicy:
             self._predicted_sizes.clear()
         size = self._size(rows, constrained)
         drafts = size.drafts()
+        if not drafts and self._repetition.is_found():
+            size.try_anew()
+            drafts = size.drafts()
         self._asked = size, drafts, rows
         return drafts
 
@@ -287,6 +306,7 @@ class DraftPolicy:
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
         """Notes a step's result. Steps before it that were not collected are forgotten."""
+        self._repetition.note(plan, result)
         now, before = self._clock(), self._last
         self._last = now
         noted = self._begun.pop(plan.index, None)
