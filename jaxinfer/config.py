@@ -17,6 +17,7 @@ SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Quantization = Literal["none", "int8", "int4", "fp8", "int8-w8a8", "fp8-w8a8"]
 KVCacheDType = Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
+Device = Literal["auto", "cpu", "cuda", "gpu", "tpu"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
 
 
@@ -215,6 +216,9 @@ class ParallelConfig:
 class RunnerConfig:
     """How programs are made and run."""
 
+    device: Device = "auto"
+    """What to run on. auto: what JAX finds; a CPU is refused if a plug-in for GPUs (cuda) or TPUs is installed, which
+    then does not work. cpu: the CPU, whatever there is."""
     attention_backend: AttentionBackend = "auto"
     """Paged attention's implementation; auto: the fastest on this device, checked and timed at start where there is a
     choice."""
@@ -234,6 +238,8 @@ class RunnerConfig:
     before all others."""
 
     def __post_init__(self) -> None:
+        if self.device == "cuda":
+            object.__setattr__(self, "device", "gpu")
         if self.compile_cache_dir == "":
             raise ParameterError("compile_cache_dir", "must not be empty; `off` keeps no programs")
         for word in self.xla_flags.split():
