@@ -124,8 +124,9 @@ class SchedulerConfig:
     speculative_config: str | None = None
     """Drafts of the next tokens, which a step checks all at once, as JSON: {"method": "ngram",
     "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}, {"model": FOLDER} of a smaller model
-    with the same tokens, or {"method": "eagle3", "model": FOLDER} of a head, which pipelines do not take. Texts stay
-    the same. By default none."""
+    with the same tokens, or {"method": "eagle3", "model": FOLDER} of a head, which pipelines do not take. Draws do not
+    depend on drafts; in float32 texts stay the same but for a draw that falls on a boundary, in bfloat16 more differ.
+    By default none."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429. With fair sharing this is for one tenant alone: another that
     comes when so many wait may have half of what is free of twice as many places, and so on."""
