@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 from zipfile import ZipFile
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
-_INSTALL_SECONDS, _START_SECONDS, _ANSWER_SECONDS = 900, 600, 120
+_INSTALL_SECONDS, _START_SECONDS, _ANSWER_SECONDS, _END_SECONDS = 900, 600, 120, 60
 _TAKEN_OUT = ("PYTHONPATH", "PIP_CONSTRAINT", "UV_CONSTRAINT", "VIRTUAL_ENV", "XLA_FLAGS")
 
 
@@ -73,15 +73,17 @@ def check(wheel: Path, interpreter: str, place: Path) -> None:
 
 def served_answer(program: Path, place: Path) -> str:
     """What a server of the demo model says."""
-    command = [str(program), "serve", "demo", "--port", "0"]
+    command = [str(program), "serve", "demo", "--port", "0", "--lazy-compile"]
     with subprocess.Popen(command, cwd=place, env=_environment(place), stdout=subprocess.PIPE, text=True) as server:
         signal.signal(signal.SIGALRM, lambda *_: server.kill())  # its output then ends
         signal.alarm(_START_SECONDS)
         try:
             return _ask(_address(server))
         finally:
-            signal.alarm(0)
+            signal.alarm(_END_SECONDS)
             server.terminate()
+            server.wait()
+            signal.alarm(0)
 
 
 def _address(server: subprocess.Popen[str]) -> str:
