@@ -51,10 +51,15 @@ def check_device(asked: Device) -> None:
             raise ParameterError("device", f"JAX finds none (JAX_PLATFORMS={limit}): {told}") from None
     if asked not in ("auto", found):
         raise _error(f"{asked} is asked for", {asked}, found, said)
-    if asked == "auto" and found == "cpu" and jax.config.values["jax_platforms"] != "cpu":
+    if asked == "auto" and found == "cpu" and not _prefers_cpu():
         wanted = _accelerators()
         if wanted:
             raise _error(f"{', '.join(wanted)} is there", set(wanted.values()), found, said)
+
+
+def _prefers_cpu() -> bool:
+    """Whether JAX_PLATFORMS names the CPU first."""
+    return (jax.config.values["jax_platforms"] or "").partition(",")[0] == "cpu"
 
 
 def _error(cause: str, platforms: set[str], found: str, said: list[str]) -> ParameterError:

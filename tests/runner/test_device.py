@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from jaxinfer.config import RunnerConfig
@@ -80,3 +82,21 @@ def test_another_device_than_the_one_asked_for_is_refused():
 
 def test_vllms_name_of_a_gpu():
     assert RunnerConfig(device="cuda").device == "gpu"
+
+
+@pytest.fixture
+def platforms() -> Iterator[None]:
+    before = jax.config.values["jax_platforms"]
+    yield
+    jax.config.update("jax_platforms", before)
+
+
+@pytest.mark.usefixtures("platforms")
+def test_the_cpu_may_be_the_first_of_several(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAXINFER_EXTRAS", "cuda13")
+    for named in ("cpu", "cpu,cuda"):
+        jax.config.update("jax_platforms", named)
+        check_device("auto")
+    jax.config.update("jax_platforms", "")
+    with pytest.raises(ParameterError, match="JAXINFER_EXTRAS=cuda13 is there, but JAX runs on cpu"):
+        check_device("auto")
