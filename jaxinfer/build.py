@@ -191,6 +191,7 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     from jaxinfer.parallel.distributed import join_processes
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
+    from jaxinfer.runner.device import check_device, limit_device
     from jaxinfer.runner.draft_model import check_draft, declared_draft, draft_shapes, with_draft
     from jaxinfer.runner.experts import choose_dispatch, choose_experts
     from jaxinfer.runner.kernel_backends import check_asked
@@ -203,10 +204,12 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     from jaxinfer.runner.sizes import context_of, plan_shapes, this_device
 
     laps.end("imports")
+    limit_device(config.runner.device)
     if asked is not None:
         add_cpu_devices(asked.size // team.num_hosts)
     if team.place is not None:
         join_processes(*team.place)
+    check_device(config.runner.device)
     if asked is not None:
         make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)

@@ -18,6 +18,7 @@ SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Quantization = Literal["none", "int8", "int4", "fp8", "int8-w8a8", "fp8-w8a8"]
 KVCacheDType = Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
+Device = Literal["auto", "cpu", "cuda", "gpu", "tpu"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
 
 
@@ -145,8 +146,9 @@ class SchedulerConfig:
     speculative_config: str | None = None
     """Drafts of the next tokens, which a step checks all at once, as JSON: {"method": "ngram",
     "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}, {"model": FOLDER} of a smaller model
-    with the same tokens, or {"method": "eagle3", "model": FOLDER} of a head, which pipelines do not take. Texts stay
-    the same. By default none."""
+    with the same tokens, or {"method": "eagle3", "model": FOLDER} of a head, which pipelines do not take. Draws do not
+    depend on drafts; in float32 texts stay the same but for a draw that falls on a boundary, in bfloat16 more differ.
+    By default none."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429. With fair sharing this is for one tenant alone: another that
     comes when so many wait may have half of what is free of twice as many places, and so on."""
@@ -237,6 +239,9 @@ class ParallelConfig:
 class RunnerConfig:
     """How programs are made and run."""
 
+    device: Device = "auto"
+    """What to run on. auto: what JAX finds; a CPU is refused if a plug-in for GPUs (cuda) or TPUs is installed, which
+    then does not work. cpu: the CPU, whatever there is."""
     attention_backend: AttentionBackend = "auto"
     """Paged attention's implementation; auto: the fastest on this device, checked and timed at start where there is a
     choice."""
@@ -256,6 +261,8 @@ class RunnerConfig:
     before all others."""
 
     def __post_init__(self) -> None:
+        if self.device == "cuda":
+            object.__setattr__(self, "device", "gpu")
         if self.compile_cache_dir == "":
             raise ParameterError("compile_cache_dir", "must not be empty; `off` keeps no programs")
         for word in self.xla_flags.split():

@@ -1,7 +1,7 @@
 # Sourced by scripts/serve, scripts/test and .ci/run: makes the virtual environment when it is missing or stale.
 #
 #   PYTHON           interpreter to use; by default that of the environment that exists, else the first on PATH that runs
-#   JAXINFER_EXTRAS  extras of pyproject.toml to install as well, such as "cuda uvloop"
+#   JAXINFER_EXTRAS  extras of pyproject.toml to install as well, such as "cuda13 uvloop"
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 constraints="${constraints:-$repository/constraints.txt}"

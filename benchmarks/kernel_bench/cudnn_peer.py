@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxinfer_kernels.gpu.cudnn import cudnn_decode, cudnn_unavailable
 
 from benchmarks.kernel_bench.cases import AttentionCase
 from benchmarks.kernel_bench.checks import check_close, poison
+from benchmarks.kernel_bench.cudnn_attention import cudnn_decode, cudnn_unavailable
 from benchmarks.kernel_bench.peers import Peers, not_for, without
 from benchmarks.kernel_bench.timing import Chain
 

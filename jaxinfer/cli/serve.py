@@ -14,14 +14,8 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import differences
 from jaxinfer.console.log import start_log
 from jaxinfer.console.messages import show
-from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
-from jaxinfer.processes.engine import check_key
-from jaxinfer.processes.following import serve_follower
-from jaxinfer.processes.hosts import place_of
-from jaxinfer.processes.supervisor import Supervisor
-from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.file_limit import raise_file_limit
 
@@ -34,6 +28,13 @@ _TEXT_SETTINGS = ("model", "tokenizer", "revision", "chat_template", "default_ch
 def run(arguments: Sequence[str]) -> int:
     """Serves until a signal; the exit status is 1 where the engine died too often."""
     config, settings = parse_settings("serve", {"server": ServerConfig()}, arguments)
+    # `--help` and refused flags end above: they need not wait for a server's imports, three quarters of a second.
+    from jaxinfer.engine.watchdog import dump_stacks_on_signal
+    from jaxinfer.processes.engine import check_key
+    from jaxinfer.processes.following import serve_follower
+    from jaxinfer.processes.hosts import place_of
+    from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
+
     options: ServerConfig = settings.server
     from_environment = os.environ.get("JAXINFER_API_KEY") or None
     if options.api_key is None:
@@ -70,4 +71,6 @@ def _refuse_engine_settings(config: EngineConfig) -> None:
 
 
 async def _serve(config: EngineConfig, options: ServerConfig, sockets: Sequence[socket.socket]) -> int:
+    from jaxinfer.processes.supervisor import Supervisor
+
     return await Supervisor(config, options, sockets, lambda message: show(message, sys.stdout)).run()

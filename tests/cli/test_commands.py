@@ -389,3 +389,8 @@ def test_nothing_before_the_engine_imports_jax() -> None:
     modules = "jaxinfer.cli.serve, jaxinfer.cli.generate, jaxinfer.llm, jaxinfer.server.app, jaxinfer.build"
     code = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, cwd=REPOSITORY, check=False).returncode == 0
+
+
+def test_help_does_not_wait_for_the_imports_of_a_server() -> None:
+    code = "import sys, jaxinfer.cli.serve; sys.exit('aiohttp' in sys.modules or 'grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, cwd=REPOSITORY, check=False).returncode == 0

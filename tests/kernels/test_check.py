@@ -18,7 +18,7 @@ from jaxinfer_kernels.check.cases import Case, Lowering, kept_pages, kept_weight
 from jaxinfer_kernels.check.command import collect
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
 from jaxinfer_kernels.check.kernels import kernel_cases
-from jaxinfer_kernels.check.ptx import KernelReport, parse_report
+from jaxinfer_kernels.check.ptx import GpuKernels, KernelReport, parse_report
 from jaxinfer_kernels.check.results import Result, gpu_problems
 from jaxinfer_kernels.check.schedule import Schedule, read_schedules, read_units
 from jaxinfer_kernels.check.table import render
@@ -128,6 +128,58 @@ def test_kept_pages_are_the_whole_a_layer_and_one_side():
 
 def test_ptxas_reports():
     assert parse_report(PTXAS) == [KernelReport("loop_fusion", 32, 0, 16384), KernelReport("attention", 255, 100, 0)]
+
+
+@pytest.fixture
+def gpu_kernels(tmp_path: Path) -> GpuKernels:
+    """With a ptxas that reads registers from the PTX."""
+    ptxas = tmp_path / "ptxas"
+    ptxas.write_text(
+        "#!/bin/sh\n"
+        "for file; do :; done\n"
+        "echo \"ptxas info    : Compiling entry function '$(basename $file .ptx)' for 'sm_90a'\" >&2\n"
+        'echo "ptxas info    : Used $(sed -n s/registers//p $file) registers, 1 bytes smem" >&2\n'
+    )
+    ptxas.chmod(0o755)
+    return GpuKernels(ptxas)
+
+
+def dump(folder: Path, lowered: dict[str, tuple[str, int]], compiled: dict[str, int]) -> Path:
+    """What compilers write of a program. lowered: text and shared memory by name; compiled: registers by name."""
+    folder.mkdir()
+    for name, (text, shared) in lowered.items():
+        (folder / f"{name}.after_layout_inference.txt").write_text(f'module dump_basename = "{name}" {text}')
+        (folder / f"{name}.resources.txt").write_text(f"Resources(smem_scratch_bytes={shared}, tmem=0)")
+    for name, registers in compiled.items():
+        (folder / f"{name}.ptx").write_text(f".target sm_90a\n.entry\n.reqntid 128\nregisters{registers}\n")
+    return folder
+
+
+def taken(kernels: GpuKernels, folder: Path) -> list[tuple[int, int]]:
+    """Registers and shared memory."""
+    return [(kernel.registers, kernel.shared) for kernel in kernels.reports(folder)]
+
+
+def test_kernels_that_an_earlier_program_had_are_known(gpu_kernels: GpuKernels, tmp_path: Path):
+    """From jax 0.12 they are compiled once, and numbers of lowered and compiled kernels differ afterwards."""
+    first = dump(tmp_path / "first", {"write_0": ("w", 64), "attend_1": ("a", 512)}, {"write_0": 18, "attend_1": 184})
+    assert taken(gpu_kernels, first) == [(184, 513), (18, 65)]
+    second = {"write_2": ("w", 64), "attend_9": ("b", 1024), "attend_10": ("a", 512), "attend_11": ("c", 256)}
+    again = dump(tmp_path / "second", second, {"attend_2": 200, "attend_3": 90, "module_7.fusion": 32})
+    assert taken(gpu_kernels, again) == [(32, 1), (200, 1025), (184, 513), (90, 257), (18, 65)]
+
+
+def test_every_kernel_is_compiled_anew_by_jax_011(gpu_kernels: GpuKernels, tmp_path: Path):
+    for number in (0, 1):
+        kernels = {f"write_{number}": ("w", 64)}
+        assert taken(gpu_kernels, dump(tmp_path / str(number), kernels, {f"write_{number}": 18 + number})) == [
+            (18 + number, 65)
+        ]
+
+
+def test_a_kernel_without_ptx_is_an_error(gpu_kernels: GpuKernels, tmp_path: Path):
+    with pytest.raises(RuntimeError, match="1 kernels write are compiled; the PTX of 0 is there"):
+        gpu_kernels.reports(dump(tmp_path / "first", {"write_0": ("w", 64)}, {}))
 
 
 UNITS = """== CAPACTIY:

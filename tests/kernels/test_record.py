@@ -84,7 +84,7 @@ def test_a_case_of_the_record_is_not_compiled(monkeypatch: pytest.MonkeyPatch, t
         def compile(self) -> Any:
             compiled.append(1)
 
-    def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: Path) -> Result:
+    def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: Path, kernels: Any) -> Result:
         return Result(target.name, case.program, case.shape, "ok", (), seconds)
 
     monkeypatch.setattr(worker, "inspect", inspect)

@@ -1,4 +1,4 @@
-"""Granite 3 to 4.1, dense and with experts: Llama with multipliers on embedding, residual, attention and logits."""
+"""Granite 3 and 4.0, dense and with experts: Llama with multipliers on embedding, residual, attention and logits."""
 
 from dataclasses import replace
 

@@ -3,8 +3,8 @@
 The same program, for the same target, by the same compiler, gives the same kernels. What is recorded is thus traced and
 lowered, which takes a second or two, but not compiled again, which may take minutes.
 
-Mosaic GPU numbers the kernels of a process, also in what it hands to the compiler: one that is traced after fewer
-others, as with `--only`, is another program here, and is compiled.
+Before jax 0.12, Mosaic GPU numbered the kernels of a process, also in what it hands to the compiler: one that was
+traced after fewer others, as with `--only`, was another program.
 """
 
 import hashlib

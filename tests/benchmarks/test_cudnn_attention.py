@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
-from jaxinfer_kernels.gpu.cudnn import cudnn_decode, cudnn_unavailable
+
+from benchmarks.kernel_bench.cudnn_attention import cudnn_decode, cudnn_unavailable
 
 
 def given(**change: Any) -> dict[str, Any]:
