@@ -80,15 +80,15 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
-    """A function that is called. arguments: JSON as text; in a stream a piece of it, and the name with the first."""
+    """What is called. arguments: a JSON object as text. In a stream it comes in pieces, the name with the first."""
 
     name: str | UnsetType = UNSET
     arguments: str
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
-    """A call that the model asks for. index: its number in the answer, in a stream only; there id and type come
-    with the first piece."""
+    """A call that the model asks for. index: its number in the answer, in a stream only; id and type come with the
+    first piece there."""
 
     id: str | UnsetType = UNSET
     function: FunctionCall

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.server.errors import as_http_error, error_body
+from jaxinfer.server.keep_alive import KeepAlive
 from jaxinfer.server.reply import Reply
 from jaxinfer.serving.bodies.schema import GenerateBody, StreamOptions
 from jaxinfer.serving.generation import Generation
@@ -25,10 +26,11 @@ _HEADERS = {
 
 
 class EventStream:
-    """A response of server-sent events, each of them JSON."""
+    """A response of server-sent events, each of them JSON. keep_alive: seconds of silence until a comment; 0: none."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_alive: float) -> None:
         self.response = web.StreamResponse(headers=_HEADERS)
+        self._writer = KeepAlive(keep_alive, self.response.write)
 
     async def open(self, request: web.Request) -> None:
         """Sends the status and the headers; from here on errors are events."""
@@ -38,7 +40,11 @@ class EventStream:
         """Sends events in one write; waits while the client is slow."""
         data = b"".join(b"data: " + _encode(event) + b"\n\n" for event in events)
         if data:
-            await self.response.write(data)
+            await self._writer.send(data)
+
+    def kept_alive(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Until the block ends, comments are sent where no event is."""
+        return self._writer.running()
 
     async def fail(self, error: Exception) -> None:
         """Ends the stream with an error event; no `[DONE]` follows."""
@@ -84,12 +90,13 @@ async def _stream_reply(
     request: web.Request, options: StreamOptions, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
     """What fails after the first byte ends the stream with an error event."""
-    events = EventStream()
+    events = EventStream(request.app[CONTEXT].options.sse_keep_alive_interval)
     # A client that has gone is nobody to tell, whenever it went; leaving the generation aborts it.
     with contextlib.suppress(ConnectionError):
         await events.open(request)
         try:
-            await _send_chunks(events, options, generation, reply)
+            async with events.kept_alive():
+                await _send_chunks(events, options, generation, reply)
         except ConnectionError:
             raise
         except Exception as error:

@@ -61,6 +61,8 @@ class ServerConfig:
     """Seconds between two parts of a body; later it is refused with 408."""
     keepalive_timeout: float = 75.0
     """Seconds after which a connection without a request is closed."""
+    sse_keep_alive_interval: float = 15.0
+    """Seconds without an event after which a stream sends a comment line, so that proxies keep it open; 0: none."""
     max_header_bytes: int = 16 * 2**10
     """Longest request line, and longest header field."""
     max_prompt_chars: int = 4_000_000
@@ -136,6 +138,9 @@ class ServerConfig:
         for name in ("body_queue_timeout", "client_header_timeout", "client_body_timeout", "keepalive_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ParameterError(name, f"{getattr(self, name)} must be a number of seconds above 0")
+        if not 0 <= self.sse_keep_alive_interval < math.inf:
+            name, value = "sse_keep_alive_interval", self.sse_keep_alive_interval
+            raise ParameterError(name, f"{value} must be a finite number of seconds, at least 0")
         if 2 * self.max_body_bytes > self.max_pending_body_bytes:
             most = self.max_pending_body_bytes // 2
             raise ParameterError(

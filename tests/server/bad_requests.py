@@ -207,13 +207,9 @@ BAD = {
         "assistant", "messages[0].tool_calls",
         {**USER, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
     ),
-    "arguments that are no JSON": message(
-        "JSON object", "messages[0].tool_calls[0].function.arguments",
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-    ),
-    "arguments that are no object": message(
-        "JSON object", "messages[0].tool_calls[0].function.arguments",
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+    "arguments that are neither a text nor an object": message(
+        "not an array", "messages[0].tool_calls[0].function.arguments",
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]},
     ),
     "a conversation that is too long": message("tokens", "messages", {"role": "user", "content": "b" * 5000}),
     "a template bomb": message("memory", "messages", {"role": "user", "content": "boom"}),
