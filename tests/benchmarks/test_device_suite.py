@@ -271,6 +271,7 @@ def test_a_part_that_is_ended_while_it_writes_leaves_what_it_had(
     assert json.loads((tmp_path / "x.json").read_text())["first"] == 1
 
 
+@pytest.mark.long
 def test_no_two_kernel_tests_have_the_same_inputs(tmp_path: Path) -> None:
     """Each of two tests draws twice with one seed, in three runs, of which two have one seed, too."""
     test = "import numpy as np\n\ndef test_{0}():\n    drawn = [np.random.default_rng(0).random() for _ in range(2)]\n"
@@ -336,6 +337,7 @@ def test_table_and_headline() -> None:
     assert list(lines({"serving": {"ended": "out of time"}})) == []
 
 
+@pytest.mark.long
 def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> None:
     done = run_suite(tmp_path, "--parts", "ceilings,straight-small,vllm", "--json", str(tmp_path / "all.json"))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -352,6 +354,7 @@ def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> N
     assert "for a GPU" in parts["straight-small"]["skipped"]
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), "--parts", "straight-small"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=280, check=False)
@@ -365,6 +368,7 @@ def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> N
     assert {json.loads((out / name).read_text())["form"] for name in ("environment.json", "summary.json")} == {"cpu"}
 
 
+@pytest.mark.long
 def test_steps_of_both_layouts_under_flags_of_their_own(tmp_path: Path) -> None:
     straight = suite(tmp_path).run(BY_NAME["straight-small"])
     assert straight["ended"] == "done"
@@ -373,12 +377,14 @@ def test_steps_of_both_layouts_under_flags_of_their_own(tmp_path: Path) -> None:
     assert all(row["step_ms"] > 0 and row["bytes"] > 0 for row in straight["steps"])
 
 
+@pytest.mark.long
 def test_a_part_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
     stuck = Part("serving", "serving", seconds=1, what="")
     assert suite(tmp_path).run(stuck)["ended"] == "out of time"
     assert suite(tmp_path).run(BY_NAME["ceilings"])["ended"] == "done"
 
 
+@pytest.mark.long
 def test_a_suite_that_is_ended_takes_its_part_with_it(tmp_path: Path) -> None:
     mark = str(tmp_path / "out" / "serving.json")
     command = [sys.executable, str(PROGRAM), "--form", "tiny", "--out", str(tmp_path / "out"), "--parts", "serving"]

@@ -116,6 +116,7 @@ def test_a_chain_walks_over_layers_and_writes_each(calls: int) -> None:
     assert np.isfinite(np.asarray(out)).all()
 
 
+@pytest.mark.long
 def test_matmul_chains_keep_the_size_of_values() -> None:
     for case in TINY.cases:
         if isinstance(case, MatmulCase):
@@ -126,6 +127,7 @@ def test_matmul_chains_keep_the_size_of_values() -> None:
             assert chain.calls == 4
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("fault", [0.0, 0.1, float("nan")])
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("kind", ["quantized", "grouped"])
@@ -229,6 +231,7 @@ def test_every_form_of_the_suite_has_its_cases_and_they_fit() -> None:
         assert all(layers_for(case, FORMS[name], 128, 2) > 0 for case in paged)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("new", [1, 20])
 @pytest.mark.parametrize("fault", [False, True])
 def test_the_tpu_kernel_that_writes_pages_is_held_against_plain_jax(
@@ -320,6 +323,7 @@ def test_it_writes_rows_a_plot_and_the_headline(tmp_path: Path) -> None:
     ElementTree.parse(tmp_path / "roofline.svg")
 
 
+@pytest.mark.long
 def test_backends_are_run_by_name_and_one_that_raises_is_listed(tmp_path: Path) -> None:
     done = run_bench(tmp_path, "--cases", "^tiny decode", "--backends", "nonsense,xla")
     assert done.returncode == 0, done.stderr

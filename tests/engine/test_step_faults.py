@@ -32,6 +32,7 @@ def now_and_then(seed: int, share: float) -> Callable[[FaultAt, StepPlan], bool]
 
 
 @pytest.mark.smoke
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("at", FAULTS)
 def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:

@@ -161,6 +161,7 @@ LETTERS: dict[str, tuple[Constraint, str]] = {
 """Constraints of texts that have an added token's letters, and what these texts are."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("asked", LETTERS)
 @pytest.mark.parametrize("name", ["demo", "qwen3", "llama3.2"])
 def test_letters_of_an_added_token_can_be_written(name: str, asked: str) -> None:

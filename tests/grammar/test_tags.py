@@ -139,6 +139,7 @@ CONTENTS = {
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_format_beside_tools_is_calls_or_content_that_fits(name: str) -> None:
     content, check = CONTENTS[name]

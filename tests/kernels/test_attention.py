@@ -63,6 +63,7 @@ def test_equals_oracle(mix: str, sizes: BlockSizes):
     np.testing.assert_array_equal(pages[:, :, 1:], want_pages[:, :, 1:].astype(np.float32))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("sizes", [SMALL, WIDE], ids=["small", "wide"])
 @pytest.mark.parametrize(
     "options",
@@ -84,6 +85,7 @@ def test_options_equal_oracle(options: dict, sizes: BlockSizes):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("q_heads", "kv_heads", "dim"), [(4, 4, 8), (9, 3, 64), (8, 1, 128), (14, 2, 64)])
 def test_heads_and_dims(q_heads: int, kv_heads: int, dim: int):
     shape = Shape(q_heads, kv_heads, dim, page=16, layers=1)
@@ -94,6 +96,7 @@ def test_heads_and_dims(q_heads: int, kv_heads: int, dim: int):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seeds", fixed_and_random_cases(6))
 def test_random_batches(seeds: Iterable[int]):
     for seed in seeds:

@@ -15,6 +15,7 @@ from jaxinfer_kernels.rows import QueryBlocks
 from .batches import Batch, Shape, make_batch
 
 
+@pytest.mark.long
 def test_work_is_cut_evenly_and_within_its_bounds():
     """Whatever the lengths are: every tile of every block is in one item, and there is room for all of them."""
     rng = np.random.default_rng(0)

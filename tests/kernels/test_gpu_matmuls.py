@@ -233,6 +233,7 @@ def test_random_groups():
         assert grouped_error(sizes, rows=rows) < TOLERANCE[jnp.bfloat16]
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("seed", range(30))
 def test_items_are_every_row_once(seed: int):
     rng = np.random.default_rng(seed)

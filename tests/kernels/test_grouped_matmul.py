@@ -45,6 +45,7 @@ def test_groups(sizes: list[int], backend: str):
     assert error(backend, sizes) < TOLERANCE[jnp.float32]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("dtype", "weight_type", "group", "zeros"),

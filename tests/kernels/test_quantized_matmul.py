@@ -123,6 +123,7 @@ def test_e2m1_with_groups_that_fill_the_lanes(backend: str):
     assert error(backend, 16, 128, 4096, group=32, **kinds) < TOLERANCE[jnp.float32]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("weight_type", [E2M1, jnp.int4])
 @pytest.mark.parametrize("rows", [9, 40], ids=["late", "early"])
 @pytest.mark.parametrize("depth", [192, 832, 2880])
@@ -159,6 +160,7 @@ def test_all_kinds(weight_type: Any, group: int | None, zeros: bool, dtype: Any,
     assert error(backend, *shape, weight_type=weight_type, dtype=dtype, group=group, zeros=zeros) < TOLERANCE[dtype]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("shape", "group", "rows"),
     [
@@ -180,6 +182,7 @@ def test_bfloat16_scales_and_the_rule_for_blocks(backend: str):
     assert error(backend, 20, 256, 256, group=64, scale_type=jnp.bfloat16, blocks=None) < TOLERANCE[jnp.float32]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [(9, 640), (9, 896), (40, 1024), (40, 896)],

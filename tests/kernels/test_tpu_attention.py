@@ -61,6 +61,7 @@ def check(batch: Batch, backend: str, *, layer: int, short_len: int, dtype=jnp.f
 SIZES = {"mosaic_tpu": TpuBlocks(32, 16), "xla": BlockSizes(32, 3, 16, 2)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", SIZES)
 @pytest.mark.parametrize(
     "options",
@@ -81,6 +82,7 @@ def test_options_equal_oracle(options: dict, backend: str):
     check(batch, backend, layer=0, short_len=1, sizes=SIZES[backend], scale=0.2, **options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", SIZES)
 @pytest.mark.parametrize(
     ("q_heads", "kv_heads", "dim", "value_dim", "page"),
@@ -151,6 +153,7 @@ def program_of(kind: Kind) -> Any:
     return jax.jit(call)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seeds", fixed_and_random_cases(20, by_default=6))
 def test_random_batches(seeds: Iterable[int]):
     for seed in seeds:
@@ -187,6 +190,7 @@ def check_kind(kind: Kind, lengths: list[tuple[int, int]], rng: np.random.Genera
         np.testing.assert_array_equal(got[:, 1:], side[:, 1:].astype(np.float32))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("backend", SIZES)
 @pytest.mark.parametrize("mix", MIXES)
 def test_equals_oracle(mix: str, backend: str):
@@ -196,6 +200,7 @@ def test_equals_oracle(mix: str, backend: str):
     check_kind(kind, MIXES[mix], np.random.default_rng(0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", SIZES)
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.int8])
 def test_quantised_pages(dtype, backend: str):
@@ -213,6 +218,7 @@ def test_quantised_pages(dtype, backend: str):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", SIZES)
 @pytest.mark.parametrize(("mix", "heads"), one_of(3, [("mixed", 6), ("decode", 6), ("mixed", 16), ("prefill", 8)]))
 def test_latent_attention_equals_oracle(mix: str, heads: int, backend: str, monkeypatch: pytest.MonkeyPatch):
@@ -240,6 +246,7 @@ def test_latent_attention_equals_oracle(mix: str, heads: int, backend: str, monk
     np.testing.assert_array_equal(np.asarray(after)[:, 1:, :, :key_dim], tokens[:, 0, 1:, :, 0].astype(np.float32))
 
 
+@pytest.mark.long
 def test_static_short_rows_equal_traced():
     batch = make_batch(np.random.default_rng(6), MIXES["decode"], Shape(4, 2, 64, 16), layer=0, short_len=1, tokens=6)
     traced, _ = run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.3)
@@ -247,11 +254,13 @@ def test_static_short_rows_equal_traced():
     np.testing.assert_array_equal(static, traced)
 
 
+@pytest.mark.long
 def test_two_cores_share_the_blocks():
     batch = make_batch(np.random.default_rng(7), MIXES["mixed"], Shape(4, 2, 64, 16), layer=0, short_len=1)
     check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(32, 16, cores=2), scale=0.2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("removed", ["wait_pages", "wait_groups", "wait_results", "wait_queries", None])
 def test_a_removed_wait_is_found(removed: str | None, monkeypatch: pytest.MonkeyPatch):
     """Without its waits for pages, for what it sends to the pages, or for results, the kernel is told to race, or
@@ -279,11 +288,13 @@ def run_eagerly(lengths: list[tuple[int, int]], cores: int) -> None:
         out.block_until_ready()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mix", "cores"), one_of(2, [("empty_rows", 1), ("mixed", 2)]))
 def test_every_copy_is_waited_for(mix: str, cores: int):
     run_eagerly(MIXES[mix], cores)
 
 
+@pytest.mark.long
 def test_a_copy_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch):
     """One that races with nothing still leaves a semaphore above 0."""
     skip_on_tpu()
@@ -298,11 +309,13 @@ def test_a_copy_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch):
         run_eagerly([(5, 1)], cores=1)
 
 
+@pytest.mark.long
 def test_small_pages_equal_oracle():
     batch = make_batch(np.random.default_rng(8), [(5, 1), (3, 9)], Shape(4, 2, 64, 2), layer=0, short_len=1)
     check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
 
 
+@pytest.mark.long
 def test_tiles_of_several_pieces(monkeypatch: pytest.MonkeyPatch):
     """Rows that see all of a piece, its beginning only, or nothing of it; and a window that leaves out the first."""
     monkeypatch.setattr("jaxinfer_kernels.tpu.attention.PIECE_ROWS", 32)
@@ -316,6 +329,7 @@ def test_tiles_of_several_pieces(monkeypatch: pytest.MonkeyPatch):
         check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=sizes, scale=0.2, window=window)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("short_rows", [0, 2])
 def test_rows_of_one_token_among_long_ones(short_rows: int):
     """Nothing forbids them: there is room for as many long rows as there can be."""

@@ -190,6 +190,7 @@ plausible = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @given(
     st.one_of(values, plausible).map(repr) | st.text(max_size=60) | st.text("{}[]:,!&*<- \nax1'\"|>%@#?", max_size=40)
 )

@@ -370,6 +370,7 @@ CONTENTS = [
 ]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", GOLDEN_TEMPLATES)
 def test_other_conversations_have_the_ids_that_they_had(name: str) -> None:
     """Those of the rendered text, with every template and conversation that is at hand."""

@@ -139,6 +139,7 @@ def test_whole_and_in_any_pieces(name: str) -> None:
         assert take(HARMONY, pieces) == (reasoning, content, calls), pieces
 
 
+@pytest.mark.long
 def test_no_text_is_lost_in_any_order_of_tags() -> None:
     rng = Random(2)
     tags = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"]

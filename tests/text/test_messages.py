@@ -124,6 +124,7 @@ def test_a_template_that_reads_objects_only_gets_one_with_the_text(arguments: st
     assert render(template, QUESTION, wrote('{"a": "b"}'), RESULT) == "a=b"
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", GOLDEN_TEMPLATES)
 def test_real_templates_take_a_call_that_was_cut_off(name: str, render: Render) -> None:
     template = material("chat_templates", name).read_text()
