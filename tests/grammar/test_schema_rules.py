@@ -6,8 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.source import grammar_text
 from tests.grammar.instances import TOKENIZER, Differences, RefusedError, accepts, differences, matcher_of
 from tests.grammar.random_schemas import RandomSchemas
 
@@ -260,3 +263,18 @@ def test_a_keyword_of_another_shape_is_named_with_its_place(keyword: str) -> Non
         ParameterError, match=rf"^x: this json_schema is refused: {keyword} must be .* \(at {re.escape(place)}\)$"
     ):
         matcher_of(schema)
+
+
+def test_schemas_inside_of_grammars_are_rewritten_too() -> None:
+    """In Lark's `%json`; what looks like one in a string, a regex or a comment is text."""
+    pair = '{"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "additionalItems": false'
+    for options in ("}", ', "x-guidance": {"lenient": true}}'):
+        lark = f'start: "x" y\ny: %json {pair}{options}\n// %json {{"a\n'
+        matcher = LLMatcher(TOKENIZER, grammar_text(Constraint.text("grammar", lark, "x"), {}), log_level=0)
+        assert accepts(matcher, 'x[1,"a"]')
+        assert not accepts(matcher, 'x["a",1]')
+    for lark, text in (('start: "%json {1}"', "%json {1}"), ("start: /%json [{]1}/", "%json {1}")):
+        matcher = LLMatcher(TOKENIZER, grammar_text(Constraint.text("grammar", lark, "x"), {}), log_level=0)
+        assert accepts(matcher, text)
+    with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: no text that ends fits it"):
+        grammar_text(Constraint.text("grammar", 'start: %json {"$ref": "#"}', "x"), {})
