@@ -141,12 +141,29 @@ def _inner_regex(pattern: str) -> str:
 
 
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+_LARK_PIECE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json\s*(?=\{)')
+"""What may hold braces that are no schema, and the beginning of one that is."""
 
 
 def _lark(grammar: str, param: str) -> str:
     if not _GBNF_RULE.search(grammar):
-        return grammar
+        return _with_schemas_rewritten(grammar, param)
     try:
         return gbnf_to_lark(grammar)
     except Exception as error:  # of a converter that documents none
         raise ParameterError(param, f"is no grammar in GBNF: {error}") from None
+
+
+def _with_schemas_rewritten(grammar: str, param: str) -> str:
+    """With the schemas of `%json` as others are: what llguidance would loosen, it would loosen here, too."""
+    pieces, at = list[str](), 0
+    while found := _LARK_PIECE.search(grammar, at):
+        pieces.append(grammar[at : found.end()])
+        at = found.end()
+        if found[0].startswith("%json"):
+            try:
+                schema, at = json.JSONDecoder().raw_decode(grammar, at)
+            except ValueError:  # llguidance says where it is wrong
+                continue
+            pieces.append(_inner_schema(schema, None, param))
+    return "".join([*pieces, grammar[at:]])

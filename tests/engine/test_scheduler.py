@@ -204,7 +204,6 @@ def test_the_watermark_keeps_blocks_for_those_that_run() -> None:
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
-        (ask("r", 4, n=5), "n"),
         (ask("r", []), "prompt"),
         (ask("r", 48), "prompt"),
         (ask("r", [1, 61]), "prompt"),

@@ -1,15 +1,22 @@
 """Schemas that pydantic, zod, MCP servers and guides to OpenAI's API write (`corpus/`): nearly all have a grammar."""
 
 import json
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.grammars import Grammars
+from tests.grammar.calls import Writer
 from tests.grammar.corpus import pydantic_types, tools
 from tests.grammar.instances import RefusedError, accepts, matcher_of
+from tests.grammar.walks import END, SIZE
+from tests.grammar.walks import FILE as TOKENIZER_FILE
 
 FILE = Path(__file__).parent / "corpus" / "schemas.jsonl"
 REFUSED = {"pydantic: set of strings", "zod: duration", "zod: emoji"}
@@ -67,3 +74,30 @@ def test_values_of_the_corpus_are_accepted() -> None:
         assert accepts(matcher_of(schema), json.dumps(value)), name
         wrong = [*value[:-1], {"kind": "other"}] if isinstance(value, list) else [value]
         assert not accepts(matcher_of(schema), json.dumps(wrong)) or name == "zod: json"
+
+
+def written(names: list[str], seeds: range) -> int:
+    """How many texts ended, of those that a model without any sense might write: each is an instance of its schema."""
+    grammars, ended = Grammars(TOKENIZER_FILE, SIZE, (END,)), 0
+    for name in names:
+        schema = corpus()[name]
+        older = any(words in json.dumps(schema) for words in ("draft-07", '"items": [', '"dependencies": '))
+        validator = (jsonschema.Draft7Validator if older else jsonschema.Draft202012Validator)(schema)
+        for seed in seeds:
+            text = Writer(grammars, random.Random(seed), 250).write(Constraint.schema(schema, "x"))
+            if text is not None:
+                validator.validate(json.loads(text))
+                ended += 1
+    grammars.close()
+    return ended
+
+
+def test_what_is_written_by_some_of_the_corpus_is_valid() -> None:
+    names = [name for name in corpus() if name not in REFUSED][::6]
+    assert written(names, range(1)) >= 0.8 * len(names)
+
+
+@pytest.mark.long
+def test_what_is_written_by_the_corpus_is_valid() -> None:
+    names = [name for name in corpus() if name not in REFUSED]
+    assert written(names, range(3)) >= 2.5 * len(names)

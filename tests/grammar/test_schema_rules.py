@@ -1,13 +1,18 @@
 """Rules that rewrite schemas: what their grammars accept is what `jsonschema` calls valid, in both directions."""
 
+import contextlib
 import json
 import os
 import re
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.schema.rewriting import UnfitError, rewritten
+from jaxinfer.grammar.source import grammar_text
 from tests.grammar.instances import TOKENIZER, Differences, RefusedError, accepts, differences, matcher_of
 from tests.grammar.random_schemas import RandomSchemas
 
@@ -260,3 +265,52 @@ def test_a_keyword_of_another_shape_is_named_with_its_place(keyword: str) -> Non
         ParameterError, match=rf"^x: this json_schema is refused: {keyword} must be .* \(at {re.escape(place)}\)$"
     ):
         matcher_of(schema)
+
+
+def test_schemas_inside_of_grammars_are_rewritten_too() -> None:
+    """In Lark's `%json`; what looks like one in a string, a regex or a comment is text."""
+    pair = '{"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "additionalItems": false'
+    for options in ("}", ', "x-guidance": {"lenient": true}}'):
+        lark = f'start: "x" y\ny: %json {pair}{options}\n// %json {{"a\n'
+        matcher = LLMatcher(TOKENIZER, grammar_text(Constraint.text("grammar", lark, "x"), {}), log_level=0)
+        assert accepts(matcher, 'x[1,"a"]')
+        assert not accepts(matcher, 'x["a",1]')
+    for lark, text in (('start: "%json {1}"', "%json {1}"), ("start: /%json [{]1}/", "%json {1}")):
+        matcher = LLMatcher(TOKENIZER, grammar_text(Constraint.text("grammar", lark, "x"), {}), log_level=0)
+        assert accepts(matcher, text)
+    with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: no text that ends fits it"):
+        grammar_text(Constraint.text("grammar", 'start: %json {"$ref": "#"}', "x"), {})
+
+
+MANY = 300
+LARGE: dict[str, Any] = {
+    "constants": {"oneOf": [{"const": f"v{each}"} for each in range(MANY)]},
+    "kinds": {"oneOf": [*({"$ref": f"#/$defs/d{each}"} for each in range(MANY)), {"type": "null"}], "$defs": {
+        f"d{each}": {"type": "object", "properties": {"k": {"const": each}}, "required": ["k"]} for each in range(MANY)
+    }},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("constants", '"v299"', '"v300"'), ("kinds", '{"k":299}', '{"k":300}'), ("kinds", "null", "{}"),
+])  # fmt: skip
+def test_a_choice_of_many_is_seen_to_be_one(name: str, right: str, wrong: str) -> None:
+    matcher = matcher_of(LARGE[name])
+    assert accepts(matcher, right)
+    assert not accepts(matcher, wrong)
+
+
+def tangled(key: str, links: int, width: int) -> dict[str, Any]:
+    """Definitions each of which refers so often to all: ways through them are without number."""
+    return {f"d{each}": {key: [{"$ref": f"#/$defs/d{other}"} for other in range(links)] * width, "minLength": each}
+            for each in range(links)}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["allOf", "anyOf", "oneOf", "not"])
+def test_rules_end_however_definitions_are_tangled(key: str) -> None:
+    """After so many looks what is not known stays unknown: the schema is refused, or becomes another that may be."""
+    definitions = tangled("anyOf" if key == "not" else key, 8, 3)
+    inner: Any = {"$ref": "#/$defs/d0"}
+    for schema in ({"not": inner}, {"oneOf": [inner, {"$ref": "#/$defs/d1"}]}, {"propertyNames": inner}, {"if": inner}):
+        with contextlib.suppress(UnfitError):
+            assert rewritten(json.dumps({**schema, "$defs": definitions})).text

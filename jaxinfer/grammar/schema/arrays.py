@@ -69,7 +69,7 @@ def _values_of(schema: Schema, definitions: Definitions, depth: int) -> list[Any
     if isinstance(schema, bool):
         return None if schema else []
     keywords = constraints_of(schema)
-    if not depth:
+    if not depth or not definitions.may_look():
         return None
     if keywords == {"$ref"}:
         target = definitions.target(schema)

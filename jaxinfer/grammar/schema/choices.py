@@ -1,9 +1,12 @@
 """Rules of choices: `oneOf`, `not` and `if`, written with `anyOf` and `allOf`."""
 
-from jaxinfer.grammar.schema.facts import disjoint
+from jaxinfer.grammar.schema.facts import all_apart, disjoint, facts_of
 from jaxinfer.grammar.schema.negation import negated
 from jaxinfer.grammar.schema.references import Definitions
 from jaxinfer.grammar.schema.walk import Object, Schema, with_also, without
+
+_MOST_PAIRED = 32
+"""Parts of a `oneOf` that are looked at in pairs."""
 
 
 def one_of(schema: Object, definitions: Definitions) -> Schema:
@@ -11,7 +14,12 @@ def one_of(schema: Object, definitions: Definitions) -> Schema:
     if "oneOf" not in schema:
         return schema
     rest, parts = without(schema, "oneOf"), schema["oneOf"]
-    alone = [_alone(rest, parts, number, definitions) for number in range(len(parts))]
+    if all_apart([facts_of({"allOf": [rest, each]}, definitions) for each in parts], definitions):
+        alone = parts
+    elif len(parts) > _MOST_PAIRED:
+        return schema
+    else:
+        alone = [_alone(rest, parts, number, definitions) for number in range(len(parts))]
     if None in alone:
         return schema
     if "anyOf" in rest:

@@ -26,13 +26,37 @@ def disjoint(first: Schema, second: Schema, definitions: Definitions, depth: int
     """Return whether no instance fits both schemas, as far as can be seen; False where that is not known."""
     if first is False or second is False:
         return True
-    if not depth:
+    if not depth or not definitions.may_look():
         return False
     one, other = facts_of(first, definitions), facts_of(second, definitions)
     if _apart(one, other) or _objects_apart(one, other, definitions, depth):
         return True
     choices = [(options, second) for options in _choices(one)] + [(options, first) for options in _choices(other)]
     return any(all(disjoint(each, rest, definitions, depth - 1) for each in options) for options, rest in choices)
+
+
+def all_apart(parts: list[Facts], definitions: Definitions) -> bool:
+    """Return whether no two of many share an instance, as far as the types of each, lists of values, or a key with a
+    value of its own tell. Takes no longer for each of them where there are more."""
+    kinds: dict[frozenset[str], list[Facts]] = {}
+    for part in parts:
+        kinds.setdefault(part.types, []).append(part)
+    types = [each for kind in kinds for each in kind]
+    return len(types) == len({*types}) and all(_listed_apart(each, definitions) for each in kinds.values())
+
+
+def _listed_apart(parts: list[Facts], definitions: Definitions) -> bool:
+    if len(parts) == 1 or _values_apart(parts):
+        return True
+    if parts[0].types != {"object"}:
+        return False
+    common = frozenset.intersection(*(part.required for part in parts))
+    return any(_values_apart([facts_of(_value_of(part, name), definitions) for part in parts]) for name in common)
+
+
+def _values_apart(parts: list[Facts]) -> bool:
+    keys = [key for part in parts for key in {*map(key_of, part.values or ())}]
+    return all(part.values is not None for part in parts) and len(keys) == len({*keys})
 
 
 def facts_of(schema: Schema, definitions: Definitions) -> Facts:
@@ -81,7 +105,7 @@ def key_of(value: Any) -> object:
 
 def _parts(schema: Schema, definitions: Definitions, depth: int) -> Iterator[Object]:
     """A schema, and those that must hold with it."""
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict) or not definitions.may_look():
         return
     yield schema
     if depth:

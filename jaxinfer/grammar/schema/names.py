@@ -29,7 +29,7 @@ def names_of(schema: Schema, definitions: Definitions, depth: int = _DEPTH) -> l
     """Return what a name has to be, all of it, by a schema of names; None where that cannot be told."""
     if isinstance(schema, bool):
         return [] if schema else [[]]
-    if not depth or not constraints_of(schema) <= _READ:
+    if not depth or not definitions.may_look() or not constraints_of(schema) <= _READ:
         return None
     if "string" not in types_of(schema):
         return [[]]

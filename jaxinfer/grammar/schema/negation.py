@@ -16,7 +16,7 @@ def negated(schema: Schema, definitions: Definitions, depth: int = _DEPTH) -> Sc
     """Return a schema that fits exactly what this one does not; None where there is no way to write it."""
     if isinstance(schema, bool):
         return not schema
-    if not depth:
+    if not depth or not definitions.may_look():
         return None
     keywords = constraints_of(schema)
     if not _NEGATIONS.keys() >= keywords or {"const", "enum"} <= keywords:

@@ -1,8 +1,10 @@
 """Recursion: schemas that no finite text fits, since they always need another of themselves, become `false`."""
 
+from collections.abc import Iterator
+
 from jaxinfer.grammar.schema.facts import types_of
 from jaxinfer.grammar.schema.references import definition_of
-from jaxinfer.grammar.schema.walk import Object, Schema, with_subschemas
+from jaxinfer.grammar.schema.walk import Object, Schema, subschemas, with_subschemas
 
 _CONTAINERS = frozenset(("object", "array"))
 
@@ -29,25 +31,37 @@ class _Ends:
     understood of a schema counts as if it can."""
 
     def __init__(self, root: Object):
-        self._root = root
-        self._definitions = root.get("$defs", {})
+        self._definitions = {"": root, **{f"/{name}": each for name, each in root.get("$defs", {}).items()}}
         self._known: set[str] = set()
-        self._root_ends = False
-        while self._grow():
-            pass
+        self._found: dict[int, bool] | None = None
+        users = self._users()
+        waiting = {*self._definitions}
+        while waiting:
+            name = waiting.pop()
+            if name not in self._known and self.can_end(self._definitions[name]):
+                self._known.add(name)
+                waiting |= users.get(name, set())
+        self._found = {}  # from now on nothing changes
 
-    def _grow(self) -> bool:
-        found = {name for name, each in self._definitions.items() if name not in self._known and self.can_end(each)}
-        root_ends = self._root_ends or self.can_end(self._root)
-        grown = bool(found) or root_ends != self._root_ends
-        self._known |= found
-        self._root_ends = root_ends
-        return grown
+    def _users(self) -> dict[str, set[str]]:
+        """Who refers to each definition."""
+        users: dict[str, set[str]] = {}
+        for name, each in self._definitions.items():
+            for reference in _references(each):
+                users.setdefault(reference, set()).add(name)
+        return users
 
     def can_end(self, schema: Schema) -> bool:
         """Whether a finite value fits, for all that is known."""
         if not isinstance(schema, dict):
             return schema is not False
+        if self._found is None:
+            return self._ends(schema)
+        if id(schema) not in self._found:
+            self._found[id(schema)] = self._ends(schema)
+        return self._found[id(schema)]
+
+    def _ends(self, schema: Object) -> bool:
         if not self._reference_ends(schema.get("$ref")):
             return False
         if not all(map(self.can_end, schema.get("allOf", ()))):
@@ -60,9 +74,7 @@ class _Ends:
         return ("object" in types and self._object_ends(schema)) or ("array" in types and self._array_ends(schema))
 
     def _reference_ends(self, reference: object) -> bool:
-        if reference == "#":
-            return self._root_ends
-        name = definition_of(reference)
+        name = _definition(reference)
         return name is None or name not in self._definitions or name in self._known
 
     def _object_ends(self, schema: Object) -> bool:
@@ -82,3 +94,20 @@ class _Ends:
         items = schema.get("items", True)
         rest_ends = needed <= len(prefix) or isinstance(items, list) or self.can_end(items)
         return rest_ends and all(map(self.can_end, prefix[:needed]))
+
+
+def _definition(reference: object) -> str | None:
+    """The key that `_Ends` has what a reference leads to by; None where it leads elsewhere."""
+    name = definition_of(reference)
+    return "" if reference == "#" else None if name is None else f"/{name}"
+
+
+def _references(schema: Schema) -> Iterator[str]:
+    """What a schema refers to, without its definitions."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if (name := _definition(each.get("$ref"))) is not None:
+                yield name
+            waiting += [inner for path, inner in subschemas(each) if path[0] != "$defs"]

@@ -10,12 +10,22 @@ _PREFIX = "#/$defs/"
 _HOLDERS = ("$defs", "definitions")
 
 
+_MOST_LOOKS = 20_000
+
+
 class Definitions:
-    """The definitions of a root schema, by which references are followed."""
+    """The definitions of a root schema, by which references are followed, and how often they may be: rules that look
+    through references and choices could go on for longer than anybody waits."""
 
     def __init__(self, root: Schema):
         self._root = root
+        self._left = _MOST_LOOKS
         self._known = root.get("$defs", {}) if isinstance(root, dict) else {}
+
+    def may_look(self) -> bool:
+        """Count one more look at a schema inside others. False where there were too many: it stays unknown."""
+        self._left -= 1
+        return self._left >= 0
 
     def target(self, schema: Schema) -> Schema | None:
         """Return what a schema's `$ref` leads to; None where it has none, or leads out of the root."""
