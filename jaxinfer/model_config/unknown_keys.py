@@ -6,7 +6,11 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from jaxinfer.errors import shortened
+
 log = logging.getLogger(__name__)
+
+_MOST_LISTED = 20
 
 _COMPUTING = frozenset(
     """
@@ -68,9 +72,9 @@ class UnknownKeys:
     def warn(self, where: str) -> None:
         """Log, once, the keys that passed, and those to ignore that are not there."""
         if self._passed:
-            _warn_once(f"{where}: ignored, since nothing here knows them: {', '.join(self._passed)}")
+            _warn_once(f"{where}: ignored, since nothing here knows them: {_listed(self._passed)}")
         if left := sorted(self._ignored - self._used):
-            _warn_once(f"{where}: ignore_config_keys: {', '.join(left)}: no unknown key is called so")
+            _warn_once(f"{where}: ignore_config_keys: {_listed(left)}: no unknown key is called so")
 
 
 def suggests_computation(name: str) -> bool:
@@ -99,6 +103,12 @@ def _is_neutral(name: str, value: Any) -> bool:
     """A factor of 1."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and value == 1 and bool(set(name.split("_")) & _NEUTRAL_AT_ONE)
+
+
+def _listed(names: Collection[str]) -> str:
+    """The first of some names, each cut: files are others'."""
+    more = [f"{len(names) - _MOST_LISTED} more"] if len(names) > _MOST_LISTED else []
+    return ", ".join([*map(shortened, list(names)[:_MOST_LISTED]), *more])
 
 
 @functools.cache

@@ -46,7 +46,7 @@ class TokenizerFiles(NamedTuple):
         # NOTE: tokenizer.json's post-processor decides which tokens stand around a text, whatever stands beside it.
         settings = _with_own_names(_with_extra(_without(config, "add_bos_token", "add_eos_token")))
         added: dict[int, AddedToken] = {}
-        if "added_tokens_decoder" in config:
+        if config.get("added_tokens_decoder") is not None:
             added = _decoder(folder, config["added_tokens_decoder"])
         else:
             settings = _with_map(settings, _read(folder, "special_tokens_map.json"))
@@ -67,7 +67,7 @@ class TokenizerFiles(NamedTuple):
         A declared token counts with its flags, and is special if it has a name. One that is only named, or extra, is
         added where no other has its text.
         """
-        declared = self.added if "added_tokens_decoder" in self.config else {**self.added, **known}
+        declared = self.added if self.config.get("added_tokens_decoder") is not None else {**self.added, **known}
         in_order = [token for _, token in sorted(declared.items())]
         texts = {token.content for token in (*known.values(), *in_order)}
         others = [token for token in (*self.named.values(), *self.extra) if _text(token) not in texts]
@@ -141,6 +141,8 @@ def _extra(folder: Path, settings: Mapping[str, Any]) -> list[Token]:
 
 
 def _decoder(folder: Path, declared: Any) -> dict[int, AddedToken]:
+    if not declared:
+        return {}
     try:
         return {int(token_id): _added_token(spec) for token_id, spec in declared.items()}
     except (AttributeError, KeyError, TypeError, ValueError):

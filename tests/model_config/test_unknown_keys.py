@@ -153,6 +153,13 @@ def test_a_key_to_ignore_that_is_not_there_is_named(warned: pytest.LogCaptureFix
     assert warned.messages == ["config.json: ignore_config_keys: alpah, hidden_size: no unknown key is called so"]
 
 
+def test_a_warning_quotes_little_of_a_file(warned: pytest.LogCaptureFixture) -> None:
+    parse(**{"A" * 100_000: 1, **{f"comment {i}": 1 for i in range(1000)}})
+    (message,) = warned.messages
+    assert len(message) < 1000
+    assert message.endswith("comment 18, 981 more")
+
+
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen2.5-0.5B": ("Qwen2ForCausalLM", {"use_mrope": False, "max_window_layers": 24, "use_sliding_window": False}),
     "huggyllama/llama-7b": ("LlamaForCausalLM", {"max_sequence_length": 2048}),

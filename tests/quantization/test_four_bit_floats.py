@@ -197,8 +197,8 @@ def test_a_checkpoint_whose_codes_the_device_has_warns_of_nothing(
     [
         ({**MODELOPT, "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ' is not supported; FP8 and NVFP4 are"),
         ({**MODELOPT, "group_size": 32}, "group_size 32 is not supported; only 16 is"),
-        ({**MODELOPT, "surprise": 1}, "surprise is unknown"),
-        ({**MXFP4, "surprise": 1}, "surprise is unknown"),
+        ({**MODELOPT, "surprising_scale": 2}, "surprising_scale is unknown"),
+        ({**MXFP4, "surprising_scale": 2}, "surprising_scale is unknown"),
         (config_of_groups("nvfp4-pack-quantized", {**NVFP4, "strategy": "group"}), "strategy group is not supported"),
         (config_of_groups("nvfp4-pack-quantized", {**NVFP4, "group_size": 32}), "group_size 32 is not supported"),
     ],
