@@ -8,9 +8,7 @@ from jaxinfer.grammar.schema.references import Definitions
 from jaxinfer.grammar.schema.regexes import without_own_dialect
 from jaxinfer.grammar.schema.walk import Object, Schema, without
 
-FORMATS = frozenset(
-    ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid")
-)
+FORMATS = frozenset(("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"))
 """Those that llguidance holds; others are annotations, as JSON Schema has them by default."""
 _LONGEST = {"date-time": 35, "duration": 40, "time": 24}
 """Characters of formats with digits without end: time has nanoseconds, a duration six digits for each of its parts."""
