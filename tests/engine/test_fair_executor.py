@@ -93,10 +93,11 @@ def test_who_has_taken_least_goes_next() -> None:
     bench.close()
 
 
-def test_without_tenants_all_threads_are_for_all() -> None:
+@pytest.mark.parametrize("nobody", [(), ("",)])
+def test_jobs_of_nobody_may_have_all_threads(nobody: Tenant) -> None:
     bench = Bench()
     for number in range(3):
-        bench.submit((), str(number))
+        bench.submit(nobody, str(number))
     bench.wait("0", "1")
     bench.end("1")
     bench.wait("0", "1", "2")

@@ -35,7 +35,7 @@ class _Share:
 
 class FairExecutor:
     """Runs jobs in threads. The tenant that has taken least time goes first, and none has all threads: who comes next
-    waits for no job of another. Without tenants all threads are for all.
+    waits for no job of another. Jobs of nobody (no tenants, or requests without a key) may have all threads.
 
     most_seconds: that a job may wait. One that would wait longer, by what its tenant's jobs take, is refused; one that
     has is told so. clock: seconds.
@@ -98,7 +98,7 @@ class FairExecutor:
         return tenant, share.waiting.popleft()
 
     def _most(self, tenant: Tenant) -> int:
-        return max(self._threads - 1, 1) if tenant else self._threads
+        return max(self._threads - 1, 1) if any(tenant) else self._threads
 
     def _end(self, tenant: Tenant, seconds: float) -> None:
         with self._lock:
