@@ -154,7 +154,8 @@ def test_a_key_to_ignore_that_is_not_there_is_named(warned: pytest.LogCaptureFix
 
 
 def test_a_warning_quotes_little_of_a_file(warned: pytest.LogCaptureFixture) -> None:
-    parse(**{"A" * 100_000: 1, **{f"comment {i}": 1 for i in range(1000)}})
+    many: dict[str, Any] = {"A" * 100_000: 1, **{f"comment {i}": 1 for i in range(1000)}}
+    parse(**many)
     (message,) = warned.messages
     assert len(message) < 1000
     assert message.endswith("comment 18, 981 more")
@@ -173,9 +174,8 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_load(name: str) -> None:
     architecture, said = PUBLISHED[name]
-    assert parse(architecture, **said) == parse(
-        architecture, **{"use_sliding_window": False} if "Qwen2" in architecture else {}
-    )
+    plain: dict[str, Any] = {"use_sliding_window": False} if "Qwen2" in architecture else {}
+    assert parse(architecture, **said) == parse(architecture, **plain)
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}

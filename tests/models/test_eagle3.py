@@ -126,7 +126,7 @@ def test_a_mapping_may_be_missing_where_all_tokens_are_drafted(tmp_path: Path) -
         ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, "must be a list of 3 layers"),
         ({"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}, "the target has 2 layers"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state must be true"),
-        ({"unheard_of": 3}, "unheard_of"),
+        ({"unheard_of_scale": 3}, "unheard_of_scale"),
     ],
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

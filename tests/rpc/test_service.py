@@ -180,7 +180,7 @@ REFUSED = [
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 2**32 - 1}, "max_tokens"), ({"max_tokens": 300}, "max_tokens"),
     ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
-    ({"temperature": -1.0}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": -0.1}, "top_p"),
+    ({"temperature": -1.0}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": -0.5}, "top_p"),
     ({"top_k": -2}, "top_k"), ({"min_p": 2.0}, "min_p"), ({"presence_penalty": 3.0}, "presence_penalty"),
     ({"frequency_penalty": -3.0}, "frequency_penalty"), ({"repetition_penalty": 0.0}, "repetition_penalty"),
     ({"logprobs": 21}, "logprobs"), ({"logprobs": 20, "max_tokens": 200}, "logprobs"),
