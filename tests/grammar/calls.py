@@ -13,7 +13,7 @@ from jaxinfer.grammar.matcher import GrammarMatcher
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
 from jaxinfer.serving.requests.tool_choice import calls_constraint
 from jaxinfer.text.answer import AnswerFormat, AnswerParser, ParsedAnswer, parse_answer
-from jaxinfer.text.answer_parts import AnswerPart
+from jaxinfer.text.answer_parts import AnswerPart, WholeCalls
 from tests.grammar.walks import END, SIZE, TOKENIZER, compiled, legal
 
 FORM = AnswerFormat(reasoning=False, tools=True)
@@ -73,7 +73,7 @@ class Writer:
 
 def in_pieces(text: str, draw: random.Random, form: AnswerFormat = FORM) -> ParsedAnswer:
     """Taken apart as a stream is."""
-    parser, parts, at = AnswerParser(form), list[AnswerPart](), 0
+    parser, parts, at = WholeCalls(AnswerParser(form)), list[AnswerPart](), 0
     while at < len(text):
         cut = at + draw.randint(1, 12)
         parts += parser.push(text[at:cut])

@@ -288,13 +288,17 @@ async def test_bodies_of_many_parts_wait_within_the_budget(serve) -> None:
 async def test_a_worker_has_no_keys_in_its_environment(folder, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JAXINFER_API_KEY", "JAXINFER_ENGINE_KEY", "HF_TOKEN", "SOMEBODYS_SECRET"):
         monkeypatch.setenv(name, "hunter2")
+    before = {child.pid for child in children_with("")}
     text = TextProcessor.from_folder(folder)
     workers = Workers(text, ServerConfig(), "m")
     try:
         assert await workers.encode(["hello"], add_special_tokens=False, params=["prompt"])
         text.chat_template.check()
-        (worker,), (renderer,) = children_with("jaxinfer.serving.workers.main"), children_with("template_worker")
-        for process in (worker, renderer):
+        started = [child for child in children_with("") if child.pid not in before]
+        commands = [" ".join(child.cmdline()) for child in started]
+        assert sorted("template_worker" in each for each in commands) == [False, True]
+        assert sorted("jaxinfer.serving.workers.main" in each for each in commands) == [False, True]
+        for process in started:
             environment = process.environ()
             assert "PATH" in environment
             assert "hunter2" not in environment.values()
