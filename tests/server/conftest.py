@@ -95,7 +95,7 @@ async def serve_local(folder: Path) -> AsyncIterator[Callable[..., Awaitable[Loc
     async def make(**flags: Any) -> Local:
         text = TextProcessor.from_folder(folder)
         engine = LocalEngineClient(simulated.build_engine(engine_config(str(folder), None, flags)).core)
-        options = ServerConfig(port=0, drain_seconds=2.0, served_model_name="m")
+        options = ServerConfig(port=0, drain_seconds=2.0, served_model_name=("m",))
         bound = bind_socket(options)
         runner = await start(engine, text, options, bound)
         client = openai.AsyncOpenAI(base_url=url_of(bound) + "/v1", api_key="none", max_retries=0, timeout=60)
