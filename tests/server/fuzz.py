@@ -2,8 +2,9 @@
 
     python -m tests.server.fuzz [--requests 60000] [--frames 10000] [--seed N]
 
-The server is one of this process, before a FakeEngine; some bodies are so long that workers read them. Ends with 1
-where an answer was a 5xx, an error not in OpenAI's form, a stream with an error of the server, or took five seconds.
+The server is one of this process, before a FakeEngine; some bodies, up to 4 MB, are so long that workers read them.
+Ends with 1 where an answer was a 5xx, an error not in OpenAI's form, a stream with an error of the server, or took five
+seconds.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import asyncio
 import copy
 import json
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -29,7 +31,7 @@ from tests.text.folders import byte_level_folder
 
 MOST_SECONDS = 5.0
 _AT_ONCE = 16
-_LARGE_SHARE = 0.02
+_LARGE_SHARE, _MOST_LARGE = 0.02, 4 * 2**20
 
 _CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -93,9 +95,14 @@ def bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
         for _ in range(draw.randint(1, 3)):
             _change(draw, body)
         if draw.random() < _LARGE_SHARE:
-            body["user"] = "x" * LARGE_BYTES
+            body[draw.choice(["user", "prompt"])] = "word " * (_large_size(draw) // 5)
         data = json.dumps(body, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass")
         yield path, _damaged(draw, data) if draw.random() < 0.3 else data
+
+
+def _large_size(draw: random.Random) -> int:
+    """Draw bytes of a large body; every order of magnitude is as likely as another."""
+    return int(math.exp(draw.uniform(math.log(LARGE_BYTES), math.log(_MOST_LARGE))))
 
 
 def _change(draw: random.Random, body: Any) -> None:
