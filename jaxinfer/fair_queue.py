@@ -22,7 +22,7 @@ class FairQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._waiting: dict[str, deque[tuple[float, Item]]] = {}  # starts and items of each key
+        self._waiting: dict[str, deque[tuple[float, float, Item]]] = {}  # of each key starts, costs and items
         self._ends: dict[str, float] = {}  # of each key's last item
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class FairQueue(Generic[Item]):
         """Add an item after those of its key. cost: at least 0, in any unit that all items share."""
         start = max(self._now, self._ends.get(key, 0.0))
         self._ends[key] = start + cost
-        self._waiting.setdefault(key, deque()).append((start, item))
+        self._waiting.setdefault(key, deque()).append((start, cost, item))
 
     def pop(self, may_start: Callable[[str], bool] = _everyone) -> tuple[str, Item] | None:
         """Take the next item, with its key; None if nothing waits. Keys that may not start are passed over."""
@@ -40,15 +40,23 @@ class FairQueue(Generic[Item]):
         if not keys:
             return None
         key = min(keys, key=lambda each: self._waiting[each][0][0])  # of equal starts the key that began to wait first
-        start, item = self._waiting[key].popleft()
+        start, _, item = self._waiting[key].popleft()
         self._now = max(self._now, start)
         self._forget_idle(key)
         return key, item
 
     def discard(self, key: str, item: Item) -> None:
-        """Take an item out. What it was going to cost stays charged to its key."""
-        left = deque(each for each in self._waiting.get(key, ()) if each[1] is not item)
-        self._waiting[key] = left
+        """Take an item out; those of its key that come after it start earlier by its cost. Without effect if it is not
+        there."""
+        queue = self._waiting.get(key, deque())
+        place = next((place for place, (_, _, each) in enumerate(queue) if each == item), None)
+        if place is None:
+            return
+        entries = list(queue)
+        _, saved, _ = entries.pop(place)
+        later = [(start - saved, cost, each) for start, cost, each in entries[place:]]
+        self._waiting[key] = deque([*entries[:place], *later])
+        self._ends[key] -= saved
         self._forget_idle(key)
 
     def _forget_idle(self, key: str) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -64,17 +65,32 @@ _HELPERS = ("jaxinfer.grammar.trial_worker", "template_worker", "jaxinfer.servin
 """Processes that end with the one that reads their answers, whether or not it has closed them."""
 
 
+_LEFT = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Keep what a process of pytest-xdist tells."""
+    node.config.stash.setdefault(_LEFT, []).extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run whose tests leave processes behind: they take memory, and later tests would count them."""
-    if session.config.getoption("numprocesses", None):  # the children are those that run tests
+    config = session.config
+    if hasattr(config, "workeroutput"):  # the process that started this one ends the run
+        config.workeroutput["left"] = _left()  # pyright: ignore[reportAttributeAccessIssue]
         return
-    left = [
-        line for child in children_with("") if not any(each in (line := " ".join(child.cmdline())) for each in _HELPERS)
-    ]
+    left = config.stash.get(_LEFT, []) if config.getoption("numprocesses", None) else _left()
     if left:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         pytest.exit("tests have left processes behind: " + "; ".join(left), pytest.ExitCode.INTERNAL_ERROR)
+
+
+def _left() -> list[str]:
+    """Return the command lines of this process's children that outlive it."""
+    commands = [" ".join(child.cmdline()) for child in children_with("")]
+    return [command for command in commands if not any(helper in command for helper in _HELPERS)]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -140,6 +140,7 @@ class EngineCore:
 
     def add_request(self, request: GenerateRequest) -> None:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
+        self.check_room(request)
         self.add(self.compile(self.check(request)))
 
     def add(self, checked: CheckedRequest, *, client_id: int = 0) -> None:
@@ -150,7 +151,7 @@ class EngineCore:
         request, params = checked.request, checked.request.sampling
         if request.request_id in self._sequences or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
-        self.check_room(request)
+        self.scheduler.check_room(self.tenant_of(request), None)  # for how long it may wait was checked before
         parent = Sequence(
             request.request_id,
             checked.ids,

@@ -39,7 +39,8 @@ def make_app(
     name = (*options.served_model_name, client.info.name)[0]
     metrics = ServerMetrics(client.info, name, shared)
     admission = Admission(options.max_open_requests, lambda: metrics.rejected("max_open_requests"))
-    budget, workers = BodyBudget(options.max_pending_body_bytes), Workers(text, options, name)
+    budget = BodyBudget(options.max_pending_body_bytes, shared=len(options.api_keys) > 1)
+    workers = Workers(text, options, name)
     app = web.Application(
         middlewares=[
             error_middleware,

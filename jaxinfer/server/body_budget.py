@@ -20,12 +20,13 @@ _TURNS = 4
 class BodyBudget:
     """At most `limit` bytes of bodies in this process; at most half of them in bodies that wait for a worker.
 
-    Of that half the bodies of an API key may hold as much as they leave free, so that there is room for other keys.
+    shared: of that half the bodies of an API key may hold as much as they leave free, so that other keys have room.
     turns: what the next part of a long body is read within.
     """
 
-    def __init__(self, limit: int):
+    def __init__(self, limit: int, *, shared: bool):
         self.limit = limit
+        self._shared = shared
         self.used = 0
         self.waiting: Counter[str] = Counter()  # bytes by key
         self.coming: dict[BodyShare, None] = {}  # in the order they began
@@ -40,7 +41,7 @@ class BodyBudget:
     def may_wait(self, key: str, size: int) -> bool:
         """Return whether there is room for one more body that waits."""
         left = self.limit // 2 - self.waiting.total() - size
-        return left >= (self.waiting[key] if key else 0)
+        return left >= (self.waiting[key] if self._shared else 0)
 
 
 class BodyShare:

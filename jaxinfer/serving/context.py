@@ -81,6 +81,7 @@ class Context:
         self._check_size(requests, body)
         priority = self._priority(body, caller)
         salt, tenant = self._cache_salt(body, caller.api_key), tenant_of(caller.api_key, body.user)
+        # Once the first prompt is served the others are waited for: to drop all for one that is late would waste them.
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         owned = [
             replace(
@@ -89,7 +90,7 @@ class Context:
                 priority=priority,
                 cache_salt=salt,
                 tenant=tenant,
-                max_wait=max_wait(caller.headers, self.options.default_deadline),
+                max_wait=None if i else max_wait(caller.headers, self.options.default_deadline),
             )
             for i, request in enumerate(requests)
         ]

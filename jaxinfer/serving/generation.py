@@ -1,6 +1,7 @@
 """Generation: the engine requests of one request, from submission to the last token."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
@@ -16,6 +17,9 @@ from jaxinfer.serving.errors import ErrorKind, RequestError, unavailable
 from jaxinfer.serving.tracing import Outcome, RequestSpan
 from jaxinfer.serving.usage import CompletionTokensDetails, PromptTokensDetails, Timings, Usage, timings_of
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
+
+AWAY_SECONDS = 120.0
+"""For how long a request without a token waits for an engine that has gone."""
 
 
 class Step(NamedTuple):
@@ -214,7 +218,8 @@ class _Run:
         try:
             if self._begun or self._tries > 1:
                 raise error
-            await self._client.wait_ready()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._client.wait_ready(), AWAY_SECONDS)
             if not self._client.ready:
                 raise error
             await self.submit()

@@ -10,7 +10,7 @@ from jaxinfer.serving.errors import RequestError
 
 async def test_a_body_may_be_refused_in_the_moment_in_which_its_time_is_over():
     """A timeout that has expired cannot be set anew: the body that took its memory failed with it."""
-    share, leaving, gone = BodyBudget(100).begin(), asyncio.Event(), asyncio.Event()
+    share, leaving, gone = BodyBudget(100, shared=False).begin(), asyncio.Event(), asyncio.Event()
 
     async def reading() -> bytes:
         try:
@@ -40,12 +40,16 @@ def wait(budget: BodyBudget, key: str, size: int) -> bool:
 
 
 def test_bodies_of_one_key_that_wait_leave_room_for_those_of_another():
-    budget = BodyBudget(200)
+    budget = BodyBudget(200, shared=True)
     assert [wait(budget, "a", 10) for _ in range(10)] == [True] * 5 + [False] * 5
     assert [wait(budget, "b", 10) for _ in range(5)] == [True] * 3 + [False] * 2
     assert wait(budget, "c", 10)
 
 
-def test_one_key_may_let_the_longest_body_wait_and_no_key_has_all_the_room():
-    assert wait(BodyBudget(200), "a", 100)
-    assert [wait(budget, "", 10) for budget in [BodyBudget(200)] for _ in range(11)] == [True] * 10 + [False]
+def test_the_longest_body_may_wait():
+    assert wait(BodyBudget(200, shared=True), "a", 100)
+
+
+def test_without_other_keys_there_is_nobody_to_leave_room_for():
+    budget = BodyBudget(200, shared=False)
+    assert [wait(budget, "a", 10) for _ in range(11)] == [True] * 10 + [False]

@@ -36,6 +36,13 @@ async def test_it_reaches_the_engine(serve) -> None:
     assert [request.max_wait for request in served.engine.submitted] == [7.0, 3.0, 2.5]
 
 
+async def test_of_several_prompts_the_first_alone_has_a_deadline(serve) -> None:
+    """One that is late would end the others, which may be done."""
+    served: Served = await serve(default_deadline=7.0)
+    assert (await served.post("/v1/completions", {"prompt": ["a", "b", "c"]})).status == 200
+    assert [request.max_wait for request in served.engine.submitted] == [7.0, None, None]
+
+
 async def test_who_has_waited_too_long_is_told_when_to_come_back(serve) -> None:
     served: Served = await serve()
     served.engine.end_at_once = FinishReason.TIMEOUT

@@ -13,6 +13,7 @@ import pytest
 
 from jaxinfer.server.run import bind_socket
 from jaxinfer.server.run import serve as run_server
+from jaxinfer.serving import generation
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from tests.engine.reading import until
@@ -104,6 +105,16 @@ async def test_they_are_tried_again_once(serve) -> None:
         served.engine.come_back()
     check(await asking, 503, None, "the device was lost")
     assert len(served.engine.submitted) == 2
+
+
+async def test_an_engine_that_does_not_come_back_is_told_in_time(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "AWAY_SECONDS", 0.05)
+    served: Served = await serve()
+    served.engine.gate.clear()
+    asking = asyncio.create_task(served.post("/v1/completions", {"prompt": "a"}))
+    await until(lambda: served.engine.active)
+    served.engine.die(comes_back=True)
+    check(await asking, 503, None, "the device was lost")
 
 
 async def test_who_leaves_while_the_engine_is_away_is_not_tried_again(serve) -> None:

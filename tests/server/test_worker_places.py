@@ -59,6 +59,29 @@ def test_an_item_that_was_taken_out_never_comes():
     assert (len(queue), queue.pop(), queue.pop()) == (1, ("a", "y"), None)
 
 
+def test_who_took_items_out_is_not_charged_for_them():
+    """Of a key whose jobs waited too long, the next one would come after all of another's."""
+    queue = FairQueue[str]()
+    for number in range(20):
+        queue.push("a", 100, f"a{number}")
+    for number in range(20):
+        queue.discard("a", f"a{number}")
+    for number in range(3):
+        queue.push("b", 100, f"b{number}")
+    queue.push("a", 100, "last")
+    assert [(queue.pop() or ("", 0))[0] for _ in range(4)] == ["b", "a", "b", "b"]
+
+
+def test_items_after_one_that_was_taken_out_move_up():
+    queue = FairQueue[str]()
+    for number, cost in enumerate((1, 100, 1)):
+        queue.push("a", cost, f"a{number}")
+    queue.push("b", 50, "b0")
+    queue.push("b", 50, "b1")
+    queue.discard("a", "a1")
+    assert [queue.pop() for _ in range(4)] == [("a", "a0"), ("b", "b0"), ("a", "a2"), ("b", "b1")]
+
+
 async def is_free(places: WorkerPlaces, key: str) -> bool:
     """Whether a key gets a place without waiting."""
     taking = asyncio.create_task(places.take(key, 1))

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.sequence import Sequence, Status
 
-_WINDOW = 64
-"""Admissions whose mean interval the estimate is made of."""
+_LEAST_WINDOW = 64
+"""Admissions whose mean interval the estimate is made of; with many slots twice as many as there are slots."""
 _SECOND = 1e9
+_MOST_GAP = 5 * _SECOND
+"""Of the time between two looks at the deadlines, in nanoseconds: a compiler or a stall is nobody's wait."""
 
 
 class QueueWait:
@@ -17,39 +19,35 @@ class QueueWait:
 
     A queue is saturated from the first plan that admits nobody though somebody waits until nobody waits any more. Only
     admissions in that time count: before it free slots are filled at once, and tell nothing of when the next is free.
-    clock: nanoseconds. One thread calls `planned`; `estimate` is safe in any thread.
+    Requests that run side by side may also end side by side, so before as many were admitted as there are slots the
+    estimate is low rather than high. clock: nanoseconds. One thread calls `planned`; `estimate` is safe in any thread.
     """
 
-    def __init__(self, clock: Callable[[], int]):
+    def __init__(self, clock: Callable[[], int], slots: int):
         self._clock = clock
-        self._times: deque[int] = deque(maxlen=_WINDOW + 1)
+        self._slots = slots
+        self._times: deque[int] = deque(maxlen=max(_LEAST_WINDOW, 2 * slots) + 1)
         self._saturated: tuple[int, int] | None = None  # when the window begins, and the admissions in it
-        self._last = 0.0
 
     def planned(self, *, waiting: int, admitted: int) -> None:
         """Note a plan: how many requests it admits, and how many it leaves waiting."""
-        if self._saturated is not None:
+        if not waiting:
+            self._saturated = None
+        elif self._saturated is not None:
             self._times.extend([self._clock()] * admitted)
             self._saturated = self._times[0], len(self._times) - 1
-            self._last = self._interval()
-            if not waiting:
-                self._saturated = None
-        elif waiting and not admitted:
+        elif not admitted:
             self._times.clear()
             self._times.append(self._clock())
             self._saturated = self._times[0], 0
 
     def estimate(self, ahead: int) -> float:
         """Return the seconds until a request gets a slot that waits behind `ahead` others."""
-        return (ahead + 1) * self._interval() / _SECOND if ahead else 0.0
-
-    def _interval(self) -> float:
-        """Return the nanoseconds between two admissions, that since the last one included."""
         window = self._saturated
-        if window is None:
-            return self._last
+        if window is None or not ahead:
+            return 0.0
         begun, count = window
-        return (self._clock() - begun) / count if count else max(self._last, self._clock() - begun)
+        return (ahead + 1) * (self._clock() - begun) / max(count, self._slots) / _SECOND
 
 
 def place_of(tenant: tuple[str, ...], *waiting: TenantCounts) -> int:
@@ -64,19 +62,40 @@ def place_of(tenant: tuple[str, ...], *waiting: TenantCounts) -> int:
 
 
 class Deadlines:
-    """Sequences that end if they have no slot by a time of their own."""
+    """Sequences that end if they have no slot by a time of their own.
+
+    At most twice as many are kept as wait, and a few: those that have a slot or have ended are dropped now and then.
+    """
 
     def __init__(self, clock: Callable[[], int]):
         self._clock = clock
-        self._due: list[tuple[int, int, Sequence]] = []
+        self._seen = clock()
+        self._time = 0.0
+        self._due: list[tuple[float, int, Sequence]] = []
+        self._most = _LEAST_WINDOW
 
     def add(self, sequence: Sequence, seconds: float) -> None:
         """Let a sequence that is queued now wait at most so long."""
-        heapq.heappush(self._due, (self._clock() + int(seconds * _SECOND), sequence.arrival, sequence))
+        self._advance()
+        heapq.heappush(self._due, (self._time + seconds * _SECOND, sequence.arrival, sequence))
+        if len(self._due) > self._most:
+            self._due = [entry for entry in self._due if _waits_for_its_first_slot(entry[-1])]
+            heapq.heapify(self._due)
+            self._most = 2 * len(self._due) + _LEAST_WINDOW
 
     def expired(self) -> Iterator[Sequence]:
         """Take out the sequences whose time has come, and yield those that never had a slot."""
-        while self._due and self._due[0][0] <= self._clock():
+        self._advance()
+        while self._due and self._due[0][0] <= self._time:
             sequence = heapq.heappop(self._due)[-1]
-            if sequence.status is Status.WAITING and sequence.scheduled_at is None:
+            if _waits_for_its_first_slot(sequence):
                 yield sequence
+
+    def _advance(self) -> None:
+        now = self._clock()
+        self._time += min(now - self._seen, _MOST_GAP)
+        self._seen = now
+
+
+def _waits_for_its_first_slot(sequence: Sequence) -> bool:
+    return sequence.status is Status.WAITING and sequence.scheduled_at is None

@@ -58,7 +58,8 @@ class Scheduler:
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._max_waiting = scheduler.max_waiting
-        self._queue_wait, self._deadlines = QueueWait(clock), Deadlines(clock)
+        self._queue_wait, self._deadlines = QueueWait(clock, shapes.all_seqs), Deadlines(clock)
+        self._in_order_of_arrival = scheduler.scheduling_policy == "fcfs"
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0
 
@@ -79,11 +80,13 @@ class Scheduler:
         """Raise QueueFullError if too many requests wait for another of this tenant, or if it is likely to wait longer
         than it may. Safe in any thread.
 
+        max_wait: seconds; None: any time. Only under fcfs is a request's place in the queue known before it waits.
         submitted: requests that are to be queued before it.
         """
         waiting = (self.state.queue.by_tenant, *submitted)
         wait = self._queue_wait.estimate(place_of(tenant, *waiting))
-        if not has_room(self._max_waiting, tenant, *waiting) or (max_wait is not None and wait > max_wait):
+        too_long = max_wait is not None and self._in_order_of_arrival and wait > max_wait
+        if too_long or not has_room(self._max_waiting, tenant, *waiting):
             raise QueueFullError(sum(counts.total for counts in waiting), max(1, math.ceil(wait)))
 
     def expected_wait(self) -> float:
