@@ -37,8 +37,9 @@ def _allowed(name: str, options: ServerConfig) -> bool:
 
 
 def _refusal(name: str) -> HttpError:
+    told = ascii(name)  # bytes of a header that are no text come as lone surrogates
     message = (
-        f"the host {name!r} is not served: without an API key only names of this machine are, such as localhost; "
-        f"start the server with --allowed-hosts {name}, or with a key"
+        f"the host {told} is not served: without an API key only names of this machine are, such as localhost; "
+        f"start the server with --allowed-hosts {told[1:-1]}, or with a key"
     )
     return HttpError(403, message, code="host_not_allowed")

@@ -70,7 +70,7 @@ ERRORS: list[tuple[list[str], str]] = [
     (["serve", "--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached by others; give --api-key"),
     (["serve", "--config", "absent.yaml"], "--config: cannot read absent.yaml"),
     (["serve", "--host", "no.such.invalid"], "--host: cannot resolve 'no.such.invalid'"),
-    (["serve", "dmeo"], "did you mean demo, the model in the package?"),
+    (["serve", "dmeo", "--port", "0"], "did you mean demo, the model in the package?"),
     (["generate", "--prompt", "a", "--temperature", "-1"], "--temperature: -1.0 is out of range"),
     (["generate", "--prompt", ""], "--prompt: is empty"),
     (["serve", "--max-num-seq", "3"], "--max-num-seq: there is no such flag; did you mean --max-num-seqs?"),
@@ -107,7 +107,7 @@ ERRORS: list[tuple[list[str], str]] = [
     ),
     (["serve", "--engine-address", "localhost"], "--engine-address: 'localhost' must be HOST:PORT or unix:PATH"),
     (
-        ["serve", "--compile-cache-dir", "/dev/null/x"],
+        ["serve", "--port", "0", "--compile-cache-dir", "/dev/null/x"],
         "cannot make /dev/null/x: Not a directory",
     ),
     (["generate", "--prompt", "a", "--compile-cache-dir="], "--compile-cache-dir: must not be empty"),

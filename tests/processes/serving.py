@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,8 +60,17 @@ class Serving:
             while await self.metric("vllm:num_requests_running") < count:
                 await asyncio.sleep(0.02)
 
-    async def stream(self, **body: Any) -> Answer:
-        """A streamed completion of token ids; a refusal ends with its code."""
+    async def streams(self, count: int, **body: Any) -> list[asyncio.Task[Answer]]:
+        """So many streams that have a token: one without is tried again when its engine is lost."""
+        begun = asyncio.Semaphore(0)
+        tasks = [asyncio.create_task(self.stream(begun.release, **body)) for _ in range(count)]
+        async with asyncio.timeout(30):
+            for _ in tasks:
+                await begun.acquire()
+        return tasks
+
+    async def stream(self, on_token: Callable[[], object] | None = None, **body: Any) -> Answer:
+        """A streamed completion of token ids; a refusal ends with its code. on_token: is called at the first."""
         tokens: list[int] = []
         body = {"stream": True, "return_token_ids": True, "ignore_eos": True, "seed": 1, **body}
         try:
@@ -76,6 +85,8 @@ class Serving:
                     event = json.loads(line.removeprefix(b"data: "))
                     if "error" in event:
                         return Answer(tokens, event["error"]["code"])
+                    if on_token is not None and not tokens:
+                        on_token()
                     tokens += [token for choice in event["choices"] for token in choice.get("token_ids") or ()]
         except aiohttp.ClientError as error:
             return Answer(tokens, type(error).__name__)

@@ -24,8 +24,7 @@ def folder(tmp_path: Path) -> Path:
 async def test_a_killed_engine_ends_streams_within_a_second_and_is_started_again(folder: Path) -> None:
 
     async with serving(folder, program=SLOW_STEPS) as server:
-        streams = [asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=50)) for _ in range(4)]
-        await server.until_running(4)
+        streams = await server.streams(4, prompt=PROMPT, max_tokens=50)
         old = server.child("engine")
         killed = time.monotonic()
         old.kill()

@@ -123,7 +123,7 @@ async def test_a_flipped_bit_is_detected_in_its_step(model: Path, tmp_path: Path
         engines = group.engines()
         group.ways[0].stream.flip()
         answer = await ask(group.session, group.hosts[0].url, {**REQUESTS[0], "max_tokens": 60, "stream": True})
-        assert answer.end == "engine_unavailable"
+        assert answer.end in ("engine_unavailable", "[DONE]")  # tried again if it had no token yet
         assert await group.until_restarted(engines, 60) == 0
         found = re.search(
             r"digest of call \d+: the message has 0x[0-9a-f]{8}, its bytes give 0x[0-9a-f]{8}", group.text(1)

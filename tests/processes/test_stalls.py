@@ -30,8 +30,7 @@ def restarted(server: Serving) -> list[int]:
 async def test_a_stopped_engine_ends_its_streams_and_is_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with serving(folder, *WATCHED, program=SLOW_STEPS, log=log) as server:
-        streams = [asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=50)) for _ in range(3)]
-        await server.until_running(3)
+        streams = await server.streams(3, prompt=PROMPT, max_tokens=50)
         old = server.child("engine")
         old.suspend()
         await server.until("/readyz", 503)

@@ -84,8 +84,7 @@ class Observed(NamedTuple):
 
 async def observe(server: Serving, trouble: Callable[[], Any]) -> Observed:
     """What clients see of a trouble that comes while a stream is open. Returns when requests are served again."""
-    stream = asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=40))
-    await server.until_running(1)
+    (stream,) = await server.streams(1, prompt=PROMPT, max_tokens=40)
     start = time.monotonic()
     trouble()
     red = asyncio.create_task(until_red(server))

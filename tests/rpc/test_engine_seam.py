@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ async def test_refusals_are_raised_by_submit() -> None:
     gate = Gate()
     async with seam(small_core(gate, ahead=1, max_waiting=2)) as client:
         with pytest.raises(ParameterError) as refused:
-            await client.submit(ask("r", 4, n=5))
-        assert refused.value.param == "n"
+            await client.submit(replace(ask("r", 4), priority=1))
+        assert refused.value.param == "priority"
         gate.open.clear()
         first = [await client.submit(ask("r0", 4, 3))]
         with pytest.raises(ParameterError, match="in use"):

@@ -5,6 +5,7 @@ import pytest
 from jaxinfer.server.host_check import host_name
 from tests.server.conftest import Served
 from tests.server.openai_error import check
+from tests.server.raw_http import is_error, send
 
 OWN = [
     "localhost",
@@ -54,6 +55,12 @@ async def test_named_hosts_and_any_with_a_key(serve, options) -> None:
     served: Served = await serve(**options)
     headers = {"Host": "evil.example:80", "Authorization": "Bearer k"}
     assert (await served.post("/v1/completions", {"prompt": "a"}, headers=headers)).status == 200
+
+
+async def test_bytes_that_are_no_text(serve) -> None:
+    served: Served = await serve()
+    answer = await send(served, b"GET /healthz HTTP/1.1\r\nHost: loc\xf7\xce\r\n\r\n")
+    assert is_error(answer, 403), answer
 
 
 def test_the_name_in_a_host() -> None:
