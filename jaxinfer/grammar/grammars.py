@@ -92,7 +92,7 @@ class Grammars:
 
     @cached_property
     def _numbers(self) -> NumberBounds:
-        return NumberBounds(self._token_bytes, self._words)
+        return NumberBounds(self._token_bytes, self._words, frozenset(self._special_ids.values()))
 
     def _exclusion(self, strings: tuple[str, ...]) -> Exclusion | None:
         if not strings:

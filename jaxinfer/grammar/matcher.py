@@ -11,7 +11,7 @@ from llguidance import LLMatcher
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.grammar.exclusion import Exclusion
-from jaxinfer.grammar.numbers import NumberBounds
+from jaxinfer.grammar.numbers import NumberBounds, Written
 from jaxinfer.grammar.thought import ThoughtEnd
 
 _LONGEST_ERROR = 300
@@ -55,7 +55,7 @@ class GrammarMatcher:
         self.thought = thought
         self._thought_end = thought_end
         self._tail = b""  # of the thought
-        self._numbers, self._written = numbers, b""
+        self._numbers, self._written = numbers, Written()
         self._exclusion = exclusion
         self._begun_text: bytes | None = b""  # as `Exclusion.follow` has it
         self._forced = forced  # None: nobody has asked since the last of them came

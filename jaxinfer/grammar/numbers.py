@@ -1,7 +1,8 @@
 """NumberBounds: how many digits a number of JSON may have, which a grammar leaves open."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,17 +15,39 @@ _LARGEST_EXPONENT = 279
 """With so many digits before the point, what a float64 still holds, 1.8e308."""
 _TAIL = 64
 _NUMBER = re.compile(rb"(?:^|[\s:,\[])-?([0-9]+)(?:\.([0-9]*))?(?:[eE][+-]?([0-9]*))?$")
+_QUOTING = re.compile(rb'\\[^\n]?|["\n]')
+"""Pairs that escape, quotes, and newlines, which no string of JSON contains."""
 _LEADING = re.compile(rb"[0-9]+")
+
+
+class Written(NamedTuple):
+    """The end of a text of JSON, or of one with JSON in it.
+
+    in_string: whether it is inside a string. escapes: whether it ends with a backslash that the next letter belongs to.
+    """
+
+    tail: bytes = b""
+    in_string: bool = False
+    escapes: bool = False
+
+    def then(self, text: bytes) -> "Written":
+        """Return the end once more text has come. A newline ends what free text beside JSON leaves open."""
+        pieces = _QUOTING.findall(b"\\" * self.escapes + text)
+        in_string = self.in_string
+        for piece in pieces:
+            in_string = not in_string if piece == b'"' else in_string and piece != b"\n"
+        return Written((self.tail + text)[-_TAIL:], in_string, pieces[-1:] == [b"\\"])
 
 
 class NumberBounds:
     """The tokens that would make a number too long: a model that rambles writes digits without end.
 
-    token_bytes: what each id writes. words: of a mask.
+    token_bytes: what each id writes. words: of a mask. controls: ids of tokens that are in no JSON, such as tags.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], words: int):
+    def __init__(self, token_bytes: Sequence[bytes], words: int, controls: Container[int] = ()):
         self._bytes = token_bytes
+        self._controls = controls
         led: dict[int, list[int]] = {}
         others = list[int]()
         for id, own in enumerate(token_bytes):
@@ -39,14 +62,14 @@ class NumberBounds:
             for left in range(self._longest)
         ]
 
-    def follow(self, tail: bytes, token: int) -> bytes:
-        """Return what has to be known of a text after one more token. tail: known so far; empty at first."""
-        return (tail + self._bytes[token])[-_TAIL:]
+    def follow(self, written: Written, token: int) -> Written:
+        """Return what has to be known of a text after one more token."""
+        return Written() if token in self._controls else written.then(self._bytes[token])
 
-    def bound(self, tail: bytes, row: np.ndarray) -> None:
-        """Take tokens that make a number too long out of a mask. A string, in which a quote or any letter may follow,
+    def bound(self, written: Written, row: np.ndarray) -> None:
+        """Take tokens that make a number too long out of a mask. Free text, in which a quote or any letter may follow,
         is no number; where nothing else may follow, the grammar itself asks for as many digits."""
-        left = digits_left(tail)
+        left = None if written.in_string else digits_left(written.tail)
         if left is None or left >= self._longest or (row & self._others).any():
             return
         bounded = row & ~self._too_long[left]

@@ -10,7 +10,7 @@ import pytest
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.grammar.grammars import Grammars
-from jaxinfer.grammar.numbers import digits_left
+from jaxinfer.grammar.numbers import Written, digits_left
 from tests.grammar.calls import constraint_of
 from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal
 
@@ -90,6 +90,39 @@ def test_what_a_schema_asks_for_is_not_cut(schema: dict[str, object]) -> None:
             matcher.accept([token])
     else:
         assert legal(GRAMMARS, matcher, SIZE)
+
+
+def test_digits_of_strings_are_no_numbers() -> None:
+    """Each letter by itself, of a pattern that allows no quote and no `z`; an escape does not end the string."""
+    for pattern, text in ((r"^[0-9a-f: ]{20}$", '"ab 12e4567,:890123 4'), (r'^"?[0-9 ]{31}$', '"\\" ' + "7" * 30)):
+        matcher = compiled(GRAMMARS, Constraint.schema({"type": "string", "pattern": pattern}, "x"))
+        for letter in text.replace(",", ":"):
+            (token,) = GRAMMARS._tokenizer.tokenize_str(letter)
+            assert token in legal(GRAMMARS, matcher, SIZE), letter
+            matcher.accept([token])
+
+
+def test_numbers_after_strings_and_open_quotes_come_to_an_end() -> None:
+    """Quotes in keys and values close; one in free text before a call is forgotten."""
+    pair = {"type": "object", "properties": {"a": {"const": 'b"\\'}, "n": {"type": "integer"}}, "required": ["a", "n"]}
+    assert len(rambled(Constraint.schema(pair, "x"), 1, '{"a": "b\\"\\\\", "n": 1')) < 60
+    function = {"name": "f", "strict": True, "parameters": {
+        "type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"], "additionalProperties": False,
+    }}  # fmt: skip
+    constraint = constraint_of([function])
+    assert constraint is not None
+    begun = 'It is 5" wide<tool_call>\n{"name": "f", "arguments": {"a": 0.5'
+    assert len(rambled(constraint, 1, begun)) < 170
+
+
+def test_strings_are_followed_across_tokens() -> None:
+    pieces = {(b'"a',): True, (b'"a', b'"'): False, (b'"\\', b'"'): True, (b'"\\\\', b'"'): False,
+              (b'"\\', b'\\', b'"'): False, (b'5" ', b"\n1"): False, (b'"a": "', b"1"): True}  # fmt: skip
+    for texts, inside in pieces.items():
+        written = Written()
+        for text in texts:
+            written = written.then(text)
+        assert written.in_string == inside, texts
 
 
 def test_free_text_beside_calls_may_have_any_digits() -> None:

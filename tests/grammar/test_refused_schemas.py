@@ -11,7 +11,7 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.grammar.schema.rewriting import rewritten
-from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, walk
+from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal, walk
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,58 @@ def test_large_integers_are_within_their_bounds(grammars: Grammars, bounds: dict
 def test_no_integer_has_more_than_64_bits(grammars: Grammars, bounds: dict[str, int]) -> None:
     with pytest.raises(ParameterError, match=r"^x: .* refused: \w+: -?\d+ leaves no integer of 64 bits$"):
         compiled(grammars, Constraint.schema(objects(a={"type": "integer", **bounds}), "x"))
+
+
+NOT_COMPUTED = {
+    "a long constant": ({"not": {"const": "a" * 900}}, "not"),
+    "a long value": ({"oneOf": [{"enum": ["a" * 900, "b"]}, {"type": "string"}]}, "oneOf"),
+    "an endless length": ('{"type": "object", "properties": {"a": {"minLength": 1e999}}}',
+                          "minLength must be an integer of at least 0 (at #/properties/a)"),
+    "an endless value": ('{"oneOf": [{"enum": [1e999]}, {"const": 1}]}', "enum must be a list of values whose numbers "
+                         "are finite (at #/oneOf/0)"),
+    "an endless value inside": ('{"const": {"a": [-1e999]}}', "const must be a value whose numbers are finite"),
+    "an endless bound": ('{"maximum": Infinity}', "maximum must be a finite number"),
+    "no number": ('{"multipleOf": NaN}', "multipleOf must be a finite number"),
+    "a bound beyond floats": (
+        {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 1.5, "maximum": 10**400}},
+        "it cannot be computed: int too large to convert to float",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_COMPUTED)
+def test_what_cannot_be_computed_is_refused_and_remembered(
+    grammars: Grammars, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, reason = NOT_COMPUTED[name]
+    constraint, asked = Constraint.schema(schema, "x"), list[object]()
+    monkeypatch.setattr(grammars, "_compiled", lambda one, own=grammars._compiled: asked.append(one) or own(one))
+    for _ in range(2):
+        with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: ") as error:
+            compiled(grammars, constraint)
+        assert reason in str(error.value)
+    assert len(asked) == 1
+
+
+def test_recursion_of_the_rules_is_a_refusal(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rule goes too deep."""
+
+    def endless(schema: object, definitions: object) -> object:
+        return endless(schema, definitions)
+
+    monkeypatch.setattr("jaxinfer.grammar.schema.rewriting.RULES", (endless,))
+    with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: it cannot be computed: "):
+        compiled(grammars, Constraint.schema({"type": "integer", "maximum": 77}, "x"))
+
+
+@pytest.mark.parametrize("length", [1, 40, 80])
+def test_strings_but_one_may_be_as_long_as_a_pattern_can_tell(grammars: Grammars, length: int) -> None:
+    matcher = compiled(grammars, Constraint.schema({"type": "string", "not": {"const": "a" * length}}, "x"))
+    quote, letter = (grammars._tokenizer.tokenize_str(text) for text in ('"', "a"))
+    matcher.accept(quote + letter * length)
+    assert quote[0] not in legal(grammars, matcher, SIZE)
+    matcher.accept(letter)
+    assert quote[0] in legal(grammars, matcher, SIZE)
 
 
 def test_what_is_no_bound_stays_as_it_is() -> None:

@@ -51,11 +51,14 @@ def _not_listed(schema: Object, definitions: Definitions, depth: int) -> Schema 
     if kinds & {"array", "object"}:
         return None
     texts = [each for each in values if isinstance(each, str)]
+    pattern = not_one_of(texts)
+    if pattern is None:
+        return None
     flags = [each for each in values if isinstance(each, bool)]
     numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
     others = [
         types_but({*kinds, *(("integer", "fraction") if numbers else ())}),
-        *([{"type": "string", "pattern": not_one_of(texts)}] if texts else []),
+        *([{"type": "string", "pattern": pattern}] if texts else []),
         *([{"const": not flags[0]}] if len({*flags}) == 1 else []),
         *_between(sorted({*numbers})),
     ]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 _ANY = r"[\s\S]*"
 _DIALECT = {"&&": r"&\&", "--": r"-\-", "~~": r"~\~"}
 """Pairs that are operators within a class of llguidance's dialect, and letters in ECMA-262's."""
+_MOST_NESTED = 80
+"""Letters of a text that a pattern excludes: each is a group within the last one, and llguidance reads 81."""
 _IN_CLASS = re.compile(r"\\.|\[|&&|--|~~|\]", re.DOTALL)
 _OUTSIDE = re.compile(r"\\.|\[\^?|[^\\\[]+", re.DOTALL)
 
@@ -51,8 +53,10 @@ def of_length(least: int, most: int | None) -> str:
     return rf"^[\s\S]{{{least},{'' if most is None else most}}}$"
 
 
-def not_one_of(texts: Sequence[str]) -> str:
-    """Return a pattern that all strings match but these."""
+def not_one_of(texts: Sequence[str]) -> str | None:
+    """Return a pattern that all strings match but these; None if one of them is too long to write such a pattern."""
+    if max(map(len, texts), default=0) > _MOST_NESTED:
+        return None
     return f"^{_beyond(sorted({*texts}))}$"
 
 

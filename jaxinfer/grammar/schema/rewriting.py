@@ -37,6 +37,13 @@ class Rewritten(NamedTuple):
 
 def rewritten(text: str) -> Rewritten:
     """Return what llguidance is to read for a JSON Schema. Raises UnfitError."""
+    try:
+        return _rewritten(text)
+    except (RecursionError, ArithmeticError) as error:
+        raise UnfitError(f"it cannot be computed: {error}") from None
+
+
+def _rewritten(text: str) -> Rewritten:
     root = gathered(json.loads(text))
     if wrong := malformed(root):
         raise UnfitError(wrong)

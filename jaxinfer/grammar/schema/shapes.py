@@ -1,5 +1,6 @@
 """Shapes of keywords: a schema whose keywords have values that JSON Schema does not allow is refused by its place."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,14 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value has none of the numbers that Python reads and JSON lacks: 1e999, Infinity and NaN."""
+    if isinstance(value, dict | list):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _is_count(value: Any) -> bool:
@@ -54,7 +62,7 @@ _SCHEMAS: _Shape = (_is_list_of(_is_schema), "a list of schemas")
 _NAMED: _Shape = (_is_map_of(_is_schema), "an object of schemas")
 _TEXT: _Shape = (_is_text, "a string")
 _TEXTS: _Shape = (_is_list_of(_is_text), "a list of strings")
-_NUMBER: _Shape = (_is_number, "a number")
+_NUMBER: _Shape = (_is_number, "a finite number")
 _COUNT: _Shape = (_is_count, "an integer of at least 0")
 _FLAG: _Shape = (lambda value: isinstance(value, bool), "true or false")
 _SHAPES: dict[str, _Shape] = {
@@ -64,13 +72,14 @@ _SHAPES: dict[str, _Shape] = {
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _SCHEMAS),
     **dict.fromkeys(("$ref", "pattern", "format"), _TEXT),
     **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (_either(_is_number, _FLAG[0]), "a number")),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (_either(_is_number, _FLAG[0]), "a finite number")),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
                      "minContains", "maxContains"), _COUNT),
+    "const": (_is_finite, "a value whose numbers are finite"),
     "items": (_either(_is_schema, _SCHEMAS[0]), "a schema, or a list of schemas"),
     "dependencies": (_is_map_of(_either(_is_schema, _TEXTS[0])), "an object of schemas and lists of names"),
     "dependentRequired": (_is_map_of(_TEXTS[0]), "an object of lists of names"),
-    "enum": (lambda value: isinstance(value, list), "a list"),
+    "enum": (lambda value: isinstance(value, list) and _is_finite(value), "a list of values whose numbers are finite"),
     "required": _TEXTS,
     "type": (_either(_is_text, _TEXTS[0]), "a string or a list of strings"),
     "uniqueItems": _FLAG,
