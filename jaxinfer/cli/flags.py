@@ -9,22 +9,26 @@ from typing import Any
 import tyro
 
 from jaxinfer.cli.absent_flags import refuse_absent_flags
+from jaxinfer.cli.list_flags import form_of, with_model_apart
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.other_values import hint
 
 _KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 
 
-def parse_flags(kind: Callable[..., Any], command: str, arguments: Sequence[str], **options: Any) -> Any:
+def parse_flags(
+    kind: Callable[..., Any], command: str, arguments: Sequence[str], *, has_model: bool = False, **options: Any
+) -> Any:
     """An object of `kind` from a command's arguments. Raises JaxinferError; `--help` ends the process.
 
-    options: of tyro.cli.
+    has_model: whether a file names the model. options: of tyro.cli.
     """
     refuse_absent_flags(arguments)
+    arguments = with_model_apart(arguments, form_of(kind), has_model=has_model)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=list(arguments), prog=f"jaxinfer {command}", description="", **options)
+            return tyro.cli(kind, args=arguments, prog=f"jaxinfer {command}", description="", **options)
     except SystemExit as end:
         if not end.code:
             raise

@@ -50,7 +50,8 @@ def parse_settings(
     file = _config_file(arguments)
     defaults = kind() if file is None else _with_file(kind(), file)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
-    settings = parse_flags(kind, command, arguments, default=defaults, config=config)
+    has_model = defaults.model != kind().model
+    settings = parse_flags(kind, command, arguments, has_model=has_model, default=defaults, config=config)
     values = {name: _plain(value) for name, value in vars(settings).items()}
     # A shell completes a folder's name with a slash, which is no part of the model's name.
     values["model"] = values["model"].rstrip("/") or values["model"]
