@@ -17,12 +17,13 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 class CommandForm(NamedTuple):
     """What a command takes. needed: False where the positional arguments have defaults.
 
-    lists: flags of several values. switches: flags of none.
+    lists: flags of several values. numbers: those of them whose values are numbers. switches: flags of none.
     """
 
     positionals: int
     needed: bool
     lists: frozenset[str]
+    numbers: frozenset[str]
     switches: frozenset[str]
 
 
@@ -44,6 +45,7 @@ def form_of(kind: Callable[..., Any]) -> CommandForm:
         len(positionals),
         inspect.Parameter.empty in positionals,
         frozenset(flag for flag, hint in flags if get_origin(hint) is tuple),
+        frozenset(flag for flag, hint in flags if get_origin(hint) is tuple and get_args(hint)[0] in (int, float)),
         frozenset([*switches, *(flag.replace("--", "--no-", 1) for flag in switches), "-h", "--help"]),
     )
 
@@ -102,7 +104,12 @@ def _take_words(flag: str, rest: list[str]) -> list[str]:
 
 def _words_of_lists(line: _Line, form: CommandForm, *, has_model: bool) -> list[str]:
     """Take the positional arguments, of which none stands elsewhere, from behind the first value of a list."""
-    several = [(flag, values) for flag, times in line.lists.items() for values in times if len(values) > 1]
+    several = [
+        (flag, values)
+        for flag, times in line.lists.items()
+        for values in times
+        if len(values) > 1 and not (flag in form.numbers and not _names_model(values[-1]))
+    ]
     if not several:
         return []
     flag, values = several[0]

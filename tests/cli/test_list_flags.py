@@ -63,6 +63,11 @@ def test_what_may_be_a_value_or_the_model_is_refused(name: str, line: str, capsy
     assert "put MODEL first" in said or "needs a value" in said
 
 
+def test_numbers_are_no_model() -> None:
+    model, values = parse("generate", "--stop-token-ids", "7", "8")
+    assert (model, values["stop_token_ids"]) == ("demo", (7, 8))
+
+
 def test_a_model_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     line = "--served-model-name", "foo", "mine"

@@ -266,7 +266,7 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "tp2", "--chip", "h200", "--context", "1"], "--context: must be at least 2, not 1"),
         (["--mesh", "tp2", "--chip", "h200", "--context", "1000000000"], "--context: 1000000000 is more than"),
         (["--mesh", "tp2", "--chip", "h200", "--quantization", "int3"], "--quantization"),
-        (["--mesh"], "--mesh: needs one at least, or --sweep or --fit with a --chip"),
+        (["--mesh"], "--mesh: needs a value"),
         (["--sweep", "0", "--chip", "v6e"], "--sweep: must be from 1 to 1024, not 0"),
         (["--sweep", "4"], "names no chips; give --chip with one of"),
         (["--fit", "--chip", "v6e", "--itl", "0"], "--itl: must be above 0, and less than 1,000,000, not 0"),
