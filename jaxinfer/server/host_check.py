@@ -13,11 +13,15 @@ from jaxinfer.serving.config import ServerConfig, is_loopback
 
 def make_host_middleware(options: ServerConfig) -> Middleware:
     """Answer 403 to other hosts than loopback names and `allowed_hosts`. With API keys every host is answered."""
+    allowed = {host_name(host) for host in options.allowed_hosts}
+    every = bool(options.api_keys) or "*" in allowed
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         name = host_name(request.headers.get("Host", ""))
-        return await handler(request) if _allowed(name, options) else error_response(_refusal(name))
+        if every or name in allowed or _is_own(name):
+            return await handler(request)
+        return error_response(_refusal(name))
 
     return check
 
@@ -30,10 +34,9 @@ def host_name(host: str) -> str:
     return name.partition(":")[0].removesuffix(".")
 
 
-def _allowed(name: str, options: ServerConfig) -> bool:
+def _is_own(name: str) -> bool:
     # Browsers always send a host; a client without one is no web page.
-    own = not name or is_loopback(name) or name.endswith(".localhost")
-    return own or bool(options.api_keys) or not {"*", name}.isdisjoint(options.allowed_hosts)
+    return not name or is_loopback(name) or name.endswith(".localhost")
 
 
 def _refusal(name: str) -> HttpError:

@@ -49,7 +49,7 @@ async def test_other_names_are_not(serve, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"allowed_hosts": ("other", "evil.example")}, {"allowed_hosts": ("*",)}, {"api_key": "k"}], ids=str
+    "options", [{"allowed_hosts": ("other", "Evil.Example:80")}, {"allowed_hosts": ("*",)}, {"api_key": "k"}], ids=str
 )
 async def test_named_hosts_and_any_with_a_key(serve, options) -> None:
     served: Served = await serve(**options)
