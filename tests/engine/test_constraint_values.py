@@ -6,9 +6,13 @@ from jaxinfer import Constraint, SamplingParams
 from jaxinfer.errors import ParameterError
 
 
-def test_sampling_parameters_take_a_constraint_alone() -> None:
-    with pytest.raises(ParameterError, match=r"^structured_outputs: must be a Constraint .*, not dict$"):
-        SamplingParams(structured_outputs={"regex": "a"})  # pyright: ignore[reportArgumentType]
+def test_sampling_parameters_take_a_constraint_or_an_object_of_https_form() -> None:
+    with pytest.raises(
+        ParameterError, match=r'^structured_outputs: must be \{"json": schema\}, .* Constraint, not list$'
+    ):
+        SamplingParams(structured_outputs=["a"])  # pyright: ignore[reportArgumentType]
+    given = SamplingParams(structured_outputs={"regex": "a"})  # pyright: ignore[reportArgumentType]
+    assert given.structured_outputs == Constraint.text("regex", "a", "structured_outputs.regex")
 
 
 @pytest.mark.parametrize("kind", ["json_schema", "choice", "structural_tag"])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -62,8 +63,8 @@ async def test_abort_and_stop() -> None:
 async def test_refusals_are_raised_by_submit() -> None:
     async with serving(max_waiting=2) as (client, _, gate):
         with pytest.raises(ParameterError) as refused:
-            await client.submit(ask("r", 4, n=5))
-        assert refused.value.param == "n"
+            await client.submit(replace(ask("r", 4), priority=1))
+        assert refused.value.param == "priority"
         gate.open.clear()
         first = [await client.submit(ask("first", 4, 3))]
         with pytest.raises(ParameterError, match="in use"):
