@@ -89,7 +89,8 @@ def test_the_order_is_drawn_by_the_seed() -> None:
 def _collected(name: str, *options: str, **variables: str) -> list[str]:
     """Cases of a test below, in their order."""
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *options, f"{__file__}::{name}"]
-    environment = os.environ | {"JAXINFER_TEST_SEED": "0"} | variables
+    own = {"JAXINFER_TEST_SEED": "0", "JAXINFER_TEST_SHUFFLE": "", "JAXINFER_TEST_TURNS": "1"}
+    environment = os.environ | own | variables
     listed = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     return [line.partition("[")[2] for line in listed.splitlines() if "::" in line]
 
