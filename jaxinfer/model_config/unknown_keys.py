@@ -21,7 +21,8 @@ _COMPUTING = frozenset(
     conv convolution ssm mamba state recurrent kv query qk qkv lora adapter rank latent dim width depth channel
     interleave interleaved cross sink mtp nextn linear sparse indexer group dense tie tied share shared rotate rotation
     hadamard truncate freq frequency section causal bidirectional mask memory ngram hyper compress hybrid bit sym zero
-    codebook quant quantization quantized sparsity rotator
+    codebook quant quantization quantized sparsity rotator scoring score normalize normalization nonlinearity relu gelu
+    silu ln nope prefix mixer delta decay inner hidden
     """.split()  # noqa: SIM905
 )
 """Words of keys that say what is computed."""

@@ -10,6 +10,7 @@ from jaxinfer.errors import ModelError
 from jaxinfer.model_config import unknown_keys
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.model_config.rope_config import RopeConfig
+from jaxinfer.model_config.unknown_keys import suggests_computation
 
 from .config_json import LLAMA
 from .uniform import kind_of
@@ -226,3 +227,15 @@ def test_several_old_and_no_names(names: list[str] | None, kind: str | None) -> 
 def test_names_that_are_refused(names: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         parse_config({**LLAMA, "architectures": names})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scoring_func", "score_function", "normalize_before", "normalization", "normalization_type", "nonlinearity",
+        "squared_relu", "use_gelu", "post_ln", "use_nope", "prefix_lm", "token_mixer", "use_delta_rule", "decay",
+        "n_inner", "hidden_function",
+    ],
+)  # fmt: skip
+def test_other_words_for_what_is_computed(name: str) -> None:
+    assert suggests_computation(name)
