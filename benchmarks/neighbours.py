@@ -1,4 +1,4 @@
-"""How long one API key's large bodies wait for another's, and what becomes of connections after a refusal.
+"""Measure how long one API key's large bodies wait for another's, and try connections after a refusal.
 
 A server before a simulated engine, with two keys. `bodies`: key A sends 12 bodies of 3.9 MB, and two seconds later key
 B a chat of 40 kB: the seconds until its answer. `connections`: 16 bodies of 3.9 MB come at once, and each connection

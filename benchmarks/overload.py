@@ -1,4 +1,4 @@
-"""What a server does with more requests than it can serve: goodput, time to first token, and Retry-After.
+"""Offer a server more requests than it can serve: goodput, time to first token, and Retry-After.
 
 A server before a simulated engine, whose capacity is known. Requests arrive at random (a Poisson process), whether or
 not earlier ones have ended, at each of several multiples of the capacity. The first part of each run is not counted:
@@ -35,7 +35,7 @@ _SETTLE_DEADLINES = 1.5
 
 
 class Outcome(NamedTuple):
-    """What became of a request. came: seconds from the start of the run. first_token, retry_after: seconds, or None."""
+    """The end of a request. came: seconds from the start of the run. first_token, retry_after: seconds, or None."""
 
     came: float
     status: int
@@ -88,7 +88,7 @@ def figures(load: float, outcomes: Sequence[Outcome], settle: float, seconds: fl
 
 
 def _retry_ratios(outcomes: Sequence[Outcome]) -> list[float]:
-    """Of each refused request, its Retry-After over the wait of the next request that was admitted."""
+    """Return for each refused request its Retry-After over the wait of the next request that was admitted."""
     ratios: list[float] = []
     wait = None
     for one in reversed(outcomes):
