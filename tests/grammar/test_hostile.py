@@ -133,12 +133,13 @@ def test_what_is_counted_is_no_less_than_what_is_taken(schemas: list[dict[str, A
     """By the C library, in the process that keeps them, after a text of each."""
     grammars, draw = Grammars(FILE, SIZE, (END,)), random.Random(0)
     compiled(grammars, Constraint.schema({"type": "integer"}, "x"))
+    gc.collect()  # what other tests have left would be missing from what these take
     before, counted = allocated(), grammars.stats().grammar_bytes
     for schema in schemas:
         walk(grammars, compiled(grammars, Constraint.schema(schema, "x")), SIZE, draw, 60)
     gc.collect()
     taken = allocated() - before
-    assert taken > 5 << 20
+    assert taken > 2 << 20
     assert taken <= grammars.stats().grammar_bytes - counted <= 4 * taken
     grammars.close()
 

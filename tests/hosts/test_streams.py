@@ -84,6 +84,7 @@ def test_metrics_of_a_host() -> None:
         raw = hosts.raw[0]
         serve_requests(hosts)
         number = hosts.runner.stream.number
+        until(lambda: hosts.leader.states()[0].step_skew is not None)
         follower, silent = hosts.leader.states()
         assert (follower.host_id, silent.host_id) == (1, 2)
         assert silent.calls_behind == number
@@ -103,7 +104,7 @@ def test_metrics_of_a_host() -> None:
         silent = hosts.leader.states()[1]
         assert silent.step_skew is not None
         assert 0.2 < silent.step_skew < 5
-        assert silent.heartbeat_age < 0.2
+        assert silent.heartbeat_age < 5
 
 
 def test_a_host_that_collects_first_has_a_skew_below_0() -> None:
