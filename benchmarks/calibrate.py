@@ -1,5 +1,5 @@
-"""What this machine's first device takes, for `jaxinfer plan --calibration`: memory read, and the engine's own
-products, attention of decoding rows, sampling, and what a layer takes beside these, each at points of a grid. Medians.
+"""Measure this machine's first device for `jaxinfer plan --calibration`: memory reads, and the engine's own products,
+attention of decoding rows, sampling, and the rest of a layer, each at points of a grid. Medians.
 
     python benchmarks/calibrate.py --chip NAME FILE.json
 
@@ -43,7 +43,7 @@ from jaxinfer.runner.sampler import sample_tokens
 from jaxinfer.runner.state import unpack_params, zero_slots
 
 _MOST_WEIGHTS = 64
-"""Of a product, however small."""
+"""Most weights of one product, however small they are."""
 _RUNS = 7
 _LAYERS, _STEPS = 8, 8
 """More layers, and steps that are timed, where what is left of a layer is measured."""
@@ -138,7 +138,7 @@ def grid_of(platform: str) -> Grid:
 
 
 def calibrate(chip: str, grid: Grid) -> dict[str, Any]:
-    """As `jaxinfer.plan.calibration` reads it, of one device."""
+    """Measure the device, in the form that `jaxinfer.plan.calibration` reads."""
     dtype = jnp.dtype("float32" if platform_name() == "cpu" else "bfloat16")
     found = {
         "chip": chip,
@@ -154,7 +154,7 @@ def calibrate(chip: str, grid: Grid) -> dict[str, Any]:
 
 
 def measured_tables(grid: Grid, dtype: jnp.dtype) -> dict[str, Any]:
-    """By name, as `jaxinfer.plan.chip.TABLES` has them."""
+    """Measure the tables, by their names in `jaxinfer.plan.chip.TABLES`."""
     models = {2 * heads * size * dtype.itemsize: _attending(heads, size, dtype) for heads, size in grid.heads}
 
     def attention(rows: int, keys: int, token: int) -> float:
@@ -179,7 +179,7 @@ def _table(name: str, seconds: Callable[..., float], axes: tuple[tuple[int, ...]
 
 
 def product_seconds(rows: int, inputs: int, outputs: int, size: int, dtype: jnp.dtype) -> float:
-    """Of a product with one of several weights, of `size` bytes together at most, in turn."""
+    """Measure a product with each of several weights in turn, of `size` bytes together at most."""
     count = max(min(size // (outputs * inputs * dtype.itemsize), _MOST_WEIGHTS), 2)
     weights = tuple(jax.random.normal(jax.random.key(i), (outputs, inputs), dtype) for i in range(count))
     x = jax.random.normal(jax.random.key(count), (rows, inputs), dtype)
@@ -194,7 +194,7 @@ def product_seconds(rows: int, inputs: int, outputs: int, size: int, dtype: jnp.
 
 
 def sampling_seconds(rows: int, columns: int) -> float:
-    """Of greedy rows that ask for nothing else."""
+    """Measure the sampling of greedy rows without other options."""
     model = _attending(1, 64, jnp.dtype("float32"), columns)
     made = zero_slots(rig_shapes(model.config, rows=rows, tokens=rows, length=64, block_size=16), columns)
     logits, slots = jax.random.normal(jax.random.key(0), (rows, columns)), jnp.arange(rows)
@@ -204,7 +204,8 @@ def sampling_seconds(rows: int, columns: int) -> float:
 
 
 def _rest_of_layer(found: dict[str, Any], grid: Grid, dtype: jnp.dtype) -> Callable[[int, int], float]:
-    """Of steps of models of one and of more layers: what the layers between take beside what all else was found to."""
+    """Return a function that measures the rest of a layer by rows and width: steps of models with one layer and with
+    more, less what is planned from the other measurements."""
     chip, keys = calibrated_chip(found, Path("measured")), grid.keys[0]
     rigs: dict[int, list[tuple[DecoderConfig, Rig]]] = {}
 

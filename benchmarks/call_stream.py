@@ -49,8 +49,8 @@ DIGESTS: dict[str, Callable[[bytes], Any]] = {
 
 
 class Row(NamedTuple):
-    """Of one step: µs to write its messages and to read them, the median of turns, the least and the most; their
-    bytes."""
+    """Cost of one step's messages: µs to write and to read them, each the median of turns, the least and the most;
+    their bytes."""
 
     step: str
     write_us: tuple[float, float, float]

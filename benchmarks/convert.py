@@ -77,7 +77,7 @@ def _convert(source: Path, out: Path, quantization: str) -> dict[str, float]:
 
 
 def _runs(starts: dict[str, list[str]], work: Path, count: int) -> dict[str, list[dict[str, float]]]:
-    """By folder and page cache; taken in turns, after one of each that fills the compile cache."""
+    """Time starts by folder and page cache; they take turns, after one start of each that fills the compile cache."""
     cache, log, runs = work / "cache", work / "log", dict[str, list[dict[str, float]]]()
     for flags in starts.values():
         start_once(cache, [*flags, *_SERVE], log)

@@ -26,17 +26,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.peers.cases import FULL, SMALL, Case
 from benchmarks.peers.client import run_asks
-from benchmarks.peers.engines import Engine, Server, free_port, own_python
-from benchmarks.peers.models import SMOLLM2_135M, TINY, make_folder, make_gguf
+from benchmarks.peers.engines import INTEGERS, Engine, Server, free_port, own_python
+from benchmarks.peers.models import QWEN3_06B, SMOLLM2_135M, TINY, make_folder, make_gguf
 from benchmarks.report import provenance, write_json
 
-_SLOTS = 32
-_LENGTH = 704
+_SLOTS = {"smollm2": 32, "qwen3": 4, "stories": 32}
+_LENGTH = 2304
 """Tokens a request may have in llama.cpp, which divides its context between its slots."""
+_GGUF = {"bfloat16": "bf16", "float32": "f32", "int8": "q8_0", "int4": "q4_0"}
 
 
 class Place(NamedTuple):
-    """Where a model's files are; gguf by dtype."""
+    """Paths of a model's files; gguf by dtype."""
 
     folder: Path
     gguf: dict[str, Path]
@@ -55,7 +56,7 @@ def main() -> None:
         if place is None:
             print(f"{model}: left out, --stories is not given")
             continue
-        servers = _start(engines, place, asked.work, starts)
+        servers = _start(engines, place, asked.work, starts, _SLOTS[model])
         try:
             for _ in _measured([case for case in cases if case.model == model], servers, place, asked.repeats, rows):
                 found = {"rows": _table(rows), "starts": starts, "repeats": asked.repeats, "slots": _SLOTS}
@@ -97,7 +98,7 @@ def _run(case: Case, server: Server, place: Place, repeat: int) -> dict[str, flo
         raise RuntimeError(f"{server.engine.label}, {case.name}: {errors.exceptions[0]!r}") from errors
 
 
-def _start(engines: list[Engine], place: Place, work: Path, starts: dict[str, Any]) -> list[Server]:
+def _start(engines: list[Engine], place: Place, work: Path, starts: dict[str, Any], slots: int) -> list[Server]:
     """One after the other, so that each has the machine while it compiles."""
     servers: list[Server] = []
     try:
@@ -105,7 +106,7 @@ def _start(engines: list[Engine], place: Place, work: Path, starts: dict[str, An
             if engine.name == "llama.cpp" and engine.dtype not in place.gguf:
                 continue
             port = free_port()
-            command = engine.command(place.folder, place.gguf.get(engine.dtype), port, _SLOTS, _LENGTH)
+            command = engine.command(place.folder, place.gguf.get(engine.dtype), port, slots, _LENGTH)
             servers.append(Server(engine, command, port, work / f"{place.folder.name}-{engine.label}.log"))
             starts[f"{place.folder.name}, {engine.label}"] = {"seconds": round(servers[-1].wait(), 1)}
     except BaseException:
@@ -119,17 +120,17 @@ def _place(model: str, asked: argparse.Namespace, engines: list[Engine]) -> Plac
     if model == "stories":
         gguf = {"float32": asked.stories_gguf} if asked.stories_gguf else {}
         return Place(asked.stories, gguf, 512) if asked.stories else None
-    config = SMOLLM2_135M if asked.full else TINY
-    folder = make_folder(asked.work / ("smollm2-135m-random" if asked.full else "tiny-random"), config)
+    names = {"smollm2": ("smollm2-135m-random", SMOLLM2_135M), "qwen3": ("qwen3-0.6b-random", QWEN3_06B)}
+    name, config = names[model] if asked.full else ("tiny-random", TINY)
+    folder = make_folder(asked.work / name, config)
     kinds = [engine.dtype for engine in engines if engine.name == "llama.cpp"]
-    short = {"bfloat16": "bf16", "float32": "f32", "int8": "q8_0"}
-    return Place(folder, {kind: make_gguf(folder, short[kind]) for kind in kinds}, config["vocab_size"])
+    return Place(folder, {kind: make_gguf(folder, _GGUF[kind]) for kind in kinds}, config["vocab_size"])
 
 
 def _engines(asked: argparse.Namespace) -> list[Engine]:
     programs = {"jaxinfer": asked.python, "transformers": asked.transformers_python, "llama.cpp": asked.llama_server}
     every = [Engine(name, dtype, program) for name, program in programs.items() if program for dtype in asked.dtypes]
-    able = [engine for engine in every if (engine.name, engine.dtype) != ("transformers", "int8")]
+    able = [engine for engine in every if engine.name != "transformers" or engine.dtype not in INTEGERS]
     return [engine for engine in able if not asked.engines or engine.label in asked.engines]
 
 
@@ -146,7 +147,7 @@ def _row(case: str, label: str, runs: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _headline(table: list[dict[str, Any]]) -> str:
-    """For each case jaxinfer's best type against the best of each other engine."""
+    """Compare, for each case, jaxinfer's best type with the best of each other engine."""
     parts = []
     for case in dict.fromkeys(row["case"] for row in table):
         best: dict[str, float] = {}
@@ -160,14 +161,14 @@ def _headline(table: list[dict[str, Any]]) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="SmolLM2-135M's shape and all cases")
+    parser.add_argument("--full", action="store_true", help="the shapes of SmolLM2-135M and Qwen3-0.6B, all cases")
     parser.add_argument("--python", default=own_python(), metavar="PATH", help="Python that runs jaxinfer")
     parser.add_argument("--transformers-python", metavar="PATH", help="Python that has torch, transformers, aiohttp")
     parser.add_argument("--llama-server", metavar="PATH", help="llama.cpp's server")
     parser.add_argument("--stories", type=Path, metavar="FOLDER", help="stories260K in Hugging Face layout")
     parser.add_argument("--stories-gguf", type=Path, metavar="FILE", help="the same in GGUF, f32")
     parser.add_argument(
-        "--dtypes", type=lambda text: text.split(","), default=["float32"], help="float32,bfloat16,int8"
+        "--dtypes", type=lambda text: text.split(","), default=["float32"], help="float32,bfloat16,int8,int4"
     )
     parser.add_argument("--engines", type=lambda text: text.split(","), help="only these, as `jaxinfer float32`")
     parser.add_argument("--cases", type=lambda text: text.split(","), help="only these, by name")

@@ -1,9 +1,9 @@
-"""What only a GPU or a TPU can show, in one command: on a GPU in less than nine minutes, on a TPU in at most half an
-hour. Without either its small CPU form, through the same code.
+"""Measure in one command everything that needs a GPU or a TPU: on a GPU in less than nine minutes, on a TPU in at most
+half an hour. Without either, the small CPU form runs through the same code.
 
-Parts run in the order of their worth, each in a process of its own under its own limit, so that one that hangs or
-runs out of memory ends alone; each writes its JSON as it goes, before the next begins. Nothing is fetched: models are
-made on the spot, with random weights.
+Parts run in the order of their worth, each in a process of its own with a time limit, so that one that hangs or runs
+out of memory ends alone; each writes its JSON as it goes, before the next begins. Nothing is downloaded: models are
+created on the spot, with random weights.
 
     python benchmarks/device_suite.py [--out DIR] [--json FILE] [--parts a,b] [--budget SECONDS]
 
@@ -53,7 +53,7 @@ class Suite(NamedTuple):
     acceptance: float = 0.8
 
     def run(self, part: Part) -> dict[str, Any]:
-        """What the part wrote, and how it ended: `done`, `failed`, `out of time`."""
+        """Run a part and return its results and the way it ended: `done`, `failed`, `out of time`."""
         file = self.out / f"{part.name}.json"
         file.unlink(missing_ok=True)
         began = time.time()

@@ -152,7 +152,7 @@ class Stopwatch:
         self.times: dict[str, list[float]] = {}
 
     def time(self, part: str, function: Callable[..., Any], *given: Any) -> Any:
-        """What the call returns."""
+        """Time a call and return its result."""
         begin = time.perf_counter()
         out = function(*given)
         self.times.setdefault(part, []).append(time.perf_counter() - begin)

@@ -1,9 +1,9 @@
-"""How often a draft is kept, by how it is chosen: the draft model's likeliest token, or a draw with the position's own
-uniform number; beside the most that any choice can give, 1 - TV.
+"""Measure the acceptance rate of drafts, by the way to choose them: the draft model's likeliest token, or a draw with
+the position's own uniform number; 1 - TV is shown, too, the most that any choice can give.
 
 The demo answers questions at some temperatures. At every position of its answers the probabilities of both models are
-computed, and from them, exactly: that the likeliest token of the draft model is what the model draws; that both draw
-the same token with the same number (inverse cumulative distributions, ids in order); and the overlap of the two
+computed, and from them, exactly: the probability that the model draws the likeliest token of the draft model; that both
+draw the same token with the same number (inverse cumulative distributions, ids in order); and the overlap of the two
 distributions, which no coupling exceeds.
 
     python benchmarks/draft_acceptance.py [--json FILE] [--questions 60] [--temperatures 0.3,0.7,1.0]
@@ -58,7 +58,7 @@ def _row(target: LoadedModel, draft: LoadedModel, temperature: float, texts: lis
 def _kept(
     target: LoadedModel, draft: LoadedModel, temperature: float, prompt: list[int], tokens: list[int]
 ) -> np.ndarray:
-    """Of each position of an answer, [n, 3]: the probability that a draft is kept, by each choice, and the most."""
+    """Return at each position of an answer, [n, 3], the probability to keep a draft by each choice, and its bound."""
     text = (prompt + tokens)[:LENGTH]
     places = slice(len(prompt) - 1, len(text) - 1)
     p, q = (_probabilities(model, text, temperature)[places] for model in (target, draft))

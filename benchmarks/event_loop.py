@@ -1,9 +1,8 @@
-"""How long hostile bodies and slow senders hold up an API process's event loop, and what memory they take.
+"""Measure how long hostile bodies and slow senders block an API process's event loop, and how much memory they take.
 
-A server before a simulated engine. A probe in a process of its own asks for /healthz every two milliseconds: the
-longest answer is the longest stall. Meanwhile a neighbour streams, whose tokens are known beforehand. `idle` is the
-same without an attack, with two processes that keep two cores busy. Memory is that of the API process and of what it
-starts.
+A server runs on a simulated engine. A probe in a process of its own asks for /healthz every two milliseconds: the
+longest answer is the longest stall. Meanwhile a neighbour streams, whose tokens are known beforehand. `idle` runs
+without an attack, with two processes that keep two cores busy. Memory is that of the API process and of its children.
 
     python benchmarks/event_loop.py [--json FILE] [--seconds N] [--only TEXT]
 """
@@ -82,7 +81,7 @@ class Probe:
         )
 
     def lap(self) -> dict[str, float]:
-        """What it found since the last lap."""
+        """Return the probe's times since the last lap."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")

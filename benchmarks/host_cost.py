@@ -67,7 +67,7 @@ class Crowd(NamedTuple):
 
     @property
     def change(self) -> float:
-        """Of the medians over all turns, as a share."""
+        """Relative change of the median over all turns."""
         return median(self.crowded_us) / median(self.alone_us) - 1
 
 

@@ -1,8 +1,8 @@
-"""What the thread that schedules takes to send a decode step of 256 rows to other hosts, and the CPU time of the
-threads that carry it. Followers are processes on this machine, with a device that does nothing.
+"""Measure how long the scheduling thread takes to send a decode step of 256 rows to other hosts, and the CPU time of
+the threads that carry it. Followers are processes on this machine, with a device that does nothing.
 
-`engine_share`: what an engine of two hosts gets of a device whose steps take 5 ms, as a share of what a bare loop gets
-of it, as in overlap.py; the follower has such a device, too.
+`engine_share`: the share of a device that an engine of two hosts uses, of what a bare loop uses, as in overlap.py;
+steps of the device take 5 ms, and the follower has such a device, too.
 
     python benchmarks/host_stream.py [--hosts N …] [--steps N] [--rounds N] [--json FILE]
 """
@@ -38,13 +38,13 @@ STEP_SECONDS = 0.005
 """Between steps the thread sleeps, as it would wait for a device."""
 FACTS = {"benchmark": "host_stream"}
 DEVICE = (ROWS, STEP_SECONDS, 32_000)
-"""Of the engine whose share is measured: rows, seconds a step, vocabulary."""
+"""Device of the engine whose share is measured: rows, seconds a step, vocabulary."""
 
 
 class Row(NamedTuple):
-    """Of one number of hosts. send_us: of a step's two messages, the median, the least and the 99th percentile.
-    cpu_us: of all threads a step, writing the messages included. skew_ms: from the leader's collection to the news of
-    the slowest follower's, the median."""
+    """Times for one number of hosts. send_us: to send a step's two messages, the median, the least and the 99th
+    percentile. cpu_us: CPU time a step of all threads, writing the messages included. skew_ms: from the leader's
+    collection until it hears of the slowest follower's, the median."""
 
     hosts: int
     send_us: tuple[float, float, float]

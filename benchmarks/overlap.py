@@ -1,6 +1,6 @@
-"""How much of a device's time an engine, and a whole server, leave it: shares of what a bare loop gets from it.
+"""Measure how much of a device's time an engine, and a whole server, can use, as shares of what a bare loop uses.
 
-The device is simulated: its steps take a set time, whoever drives it. `engine_share`: the engine alone, 256 requests,
+The device is simulated: its steps take a set time, whatever drives it. `engine_share`: the engine alone, 256 requests,
 steps of 5 ms. `server_share`: HTTP, SSE and two processes, 256 streams of chats, steps of 20 ms, with the client on the
 same cores. The bare loop runs in the same minute, before and after.
 
@@ -109,7 +109,7 @@ def started(command: list[str], folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def processor_seconds(process: psutil.Process) -> float:
-    """Of a process so far, its own and the system's for it."""
+    """Return a process's CPU time so far, user and system."""
     times = process.cpu_times()
     return times.user + times.system
 

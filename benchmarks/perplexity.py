@@ -65,7 +65,7 @@ def answers(tokens: int) -> Iterator[Document]:
 
 
 def ways() -> Iterator[tuple[str, str]]:
-    """Of holding weights, each with keys and values as they are; then of these, with weights as they are."""
+    """Yield types of weights, with keys and values as they are; then types of these, with weights as they are."""
     yield from ((name, "auto") for name in get_args(Quantization))
     yield from (("none", name) for name in ("bf16", "fp8", "int8"))
 

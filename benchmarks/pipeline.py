@@ -1,13 +1,13 @@
-"""How busy the stages of a pipeline are, and how long requests wait, by the scheduler's own plans.
+"""Compute how busy the stages of a pipeline are, and how long requests wait, by the scheduler's own plans.
 
-A simulated device of S stages, whose clock results alone move, computes what the scheduler plans for the requests of a
-trace (CSV with ContextTokens and GeneratedTokens, as Azure publishes them; prompts of more than `--longest` tokens are
-cut). A stage takes the larger of `--step-ms` and `--token-us` a token. `spread`: as the engine does. `fixed`: prompts
-take whatever a step has left, and rows are spread. `together`: each step takes all rows whose tokens are back.
+A simulated device of S stages, whose clock only results advance, computes what the scheduler plans for the requests of
+a trace (CSV with ContextTokens and GeneratedTokens, as Azure publishes them; prompts of more than `--longest` tokens
+are cut). A stage takes the larger of `--step-ms` and `--token-us` a token. `spread`: as the engine does. `fixed`:
+prompts take whatever a step has left, and rows are spread. `together`: each step takes all rows whose tokens are back.
 
 `saturated`: all requests wait from the beginning; each stage's share of the time in which it computes, until the queue
 is empty. `loaded`: requests come evenly, at `--load` of the rate that was served then. `alone`: the time of one prompt
-of 32 full steps, by that of stages in turn.
+of 32 full steps, relative to that of stages in turn.
 
     python benchmarks/pipeline.py TRACE.csv [--json FILE] [--svg FILE] [--stages 4] [--requests 1500]
 """
@@ -38,7 +38,7 @@ from jaxinfer.sampling import SamplingParams
 ROWS, BUDGET, BLOCK, VOCABULARY = 256, 2048, 16, 32_000
 CHUNKS = 32
 WARM = 0.02
-"""Of the time, not counted: rows are not spread yet."""
+"""Share of the time that is not counted: rows are not spread yet."""
 DRAWN_STEPS = 24
 
 

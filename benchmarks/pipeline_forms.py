@@ -90,7 +90,7 @@ def _forms() -> dict[str, Callable[..., Any]]:
 
 
 def _tokens_equal() -> bool:
-    """Whether every form gives one device's tokens: decode rows in turns, a prompt between, uneven stages."""
+    """Return whether every form gives one device's tokens: decode rows in turns, a prompt between, uneven stages."""
     from benchmarks.pipeline_parts.microbatches import chunk, decode, decode_round, mixed, reference_tokens
     from benchmarks.pipeline_parts.model import Model
 

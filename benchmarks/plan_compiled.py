@@ -57,7 +57,7 @@ def _compiled(config: Path, mesh: str) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """Of the table in jaxinfer/plan/README.md."""
+    """Format a row of the table in jaxinfer/plan/README.md."""
     head = f"| {row['model']} | {row['mesh']} |"
     if "error" in row or row["compiled"]["obstacle"]:
         return f"{head} {row.get('error') or row['compiled']['obstacle']} |"

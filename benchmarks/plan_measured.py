@@ -1,7 +1,7 @@
-"""What `jaxinfer plan` says of decode steps on this CPU beside what they take, calibrated in the same run.
+"""Compare estimates of `jaxinfer plan` for decode steps on this CPU with measurements, calibrated in the same run.
 
 Models have random weights in the shapes of a config.json; a step's rows have 128 tokens each. `--tensor`: also over so
-many devices of this CPU, which share its cores and memory: no bound is meant by what is said of them.
+many devices of this CPU, which share its cores and memory: their estimates are not meant as bounds.
 
     python benchmarks/plan_measured.py CONFIG.json... [--tensor N] [--json FILE]
 """

@@ -1,6 +1,6 @@
-"""What `jaxinfer plan` says of models on meshes that are shipped, as a table in Markdown. Nothing is run.
+"""Tabulate in Markdown the estimates of `jaxinfer plan` for models on meshes that are shipped. Nothing is run.
 
-Each cell has GiB of weights a device, ms until each request has one token more (a decode step; of a pipeline as many as
+Each cell has GiB of weights a device, ms until each request has one token more (a decode step; in a pipeline as many as
 it has stages), and tokens a second.
 
     python benchmarks/plan_models.py CONFIG.json... [--json FILE]
@@ -21,7 +21,7 @@ from jaxinfer.errors import ParameterError
 
 MESHES = ("v5e-8", "v6e-8", "v7x-8", "h200-8", "ep8", "pp2-tp4", "v6e-16", "v6e-16-pp2", "h200-16")
 CHIP = "h200"
-"""For meshes that name no chips."""
+"""Chip of meshes that name none."""
 BATCH, WORKLOAD, CONTEXT = 64, "1024,1024", 8192
 
 

@@ -32,7 +32,7 @@ REQUESTS = 64
 WORKLOAD = Workload(1024, 1024)
 CONTEXT = 8192
 STEP_TOKENS = 2048
-"""Of a group's step, at most."""
+"""Most tokens of a group's step."""
 _NOTE = (
     f"{REQUESTS} requests of {WORKLOAD.tokens_in:,} tokens in and out, bfloat16, the best mesh of each size. "
     "Predicted from shapes at peak rates; nothing was run on any chip."

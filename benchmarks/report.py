@@ -1,4 +1,4 @@
-"""What every benchmark writes beside its figures: the command, the commit, the machine, the versions, the date."""
+"""Provenance of every benchmark's figures: the command, the commit, the machine, the versions, the date."""
 
 import json
 import os
@@ -17,9 +17,10 @@ _PACKAGES = ("jaxinfer", "jax", "jaxlib", "flax", "numpy")
 
 
 def provenance(command: str | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Where, when and with what a figure was measured.
+    """Describe the origin of a figure: the command, the commit, the date, the machine and the versions.
 
-    command: what a person typed, where it is not this process's own. packages: whose versions matter beside jaxinfer's.
+    command: the one that a person typed, if it is not this process's own. packages: packages whose versions matter,
+    besides jaxinfer's.
     """
     return {
         "command": command or own_command(),
@@ -64,7 +65,7 @@ def _flags(variable: str) -> str:
 
 
 def _options() -> dict[str, str]:
-    """What the engine's programs are compiled with on each platform where no flag says otherwise."""
+    """Return the default compiler options of the engine's programs on each platform."""
     from jaxinfer.config import RunnerConfig
     from jaxinfer.runner.xla_options import PLATFORM_OPTIONS, compiler_options, described
 

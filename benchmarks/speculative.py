@@ -41,7 +41,7 @@ TEXTS = {
     "draft_model": ("questions", "random"),
     "eagle3": ("questions", "random"),
 }
-"""By who drafts."""
+"""Texts by drafting method."""
 MODELS = {"draft_model": "demo/draft", "eagle3": "demo/eagle3"}
 EDITED = "edited"
 QUESTIONS = "questions"
@@ -177,7 +177,7 @@ def _with_predictions(plain: LLM, prompts: list[Prompt], params: list[SamplingPa
 
 
 def _step_ms(llm: LLM, batch: int, length: int) -> tuple[float, float]:
-    """Of a step's programs, with drafts where the engine drafts, queued one behind the other; and of a step that
+    """Measure a step's programs, with drafts if the engine drafts, queued one behind the other; and a step that
     computes as many prompts of so many tokens."""
     runner = llm.engine.runner
     assert isinstance(runner, JaxRunner)

@@ -12,7 +12,7 @@ _BAND, _TOP = 20, 56
 
 
 def draw(pipelines: Mapping[str, SimulatedPipeline], steps: int, title: str) -> str:
-    """The same time of each: what the first takes for so many steps, from the middle of what it ran."""
+    """Draw equal spans of all pipelines, from the middle of their runs: the time of `steps` steps of the first."""
     first = next(iter(pipelines.values()))
     middle = len(first.runs) // first.stages // 2
     seconds = first.runs[(middle + steps) * first.stages].begin - first.runs[middle * first.stages].begin

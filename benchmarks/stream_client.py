@@ -60,7 +60,7 @@ async def count_events(url: str, body: dict[str, Any], streams: int, settle: flo
 
 
 async def count_streams(url: str, bodies: Sequence[dict[str, Any]], settle: float, seconds: float) -> list[Streams]:
-    """The same of a request of each body, told apart."""
+    """Open a streaming request of each body and count as `count_events` does, each stream by itself."""
     place, loop = urlsplit(url), asyncio.get_running_loop()
     assert place.hostname is not None
     assert place.port is not None

@@ -1,11 +1,11 @@
-"""What structured output costs the host: compiling, filling masks, and how long steps wait for them.
+"""Measure the cost of structured output on the host: compiling, filling masks, and how long steps wait for them.
 
-Steps are those of a simulated device, of `--step-ms` each from when their forward pass is started; the tokens that it
+Steps are those of a simulated device, of `--step-ms` each from the start of their forward pass; the tokens that it
 draws are legal ones. Rows have schemas of their own, or none. The tokenizer decides the vocabulary.
 
 `structured_share`: tokens a second of a whole server (HTTP, SSE, two processes, the client on the same cores) with 64
-streams that all have schemas, over 64 that have none. `plain_beside`: of 32 plain streams beside 32 with schemas, over
-the same 32 beside plain ones. All three take turns.
+streams that all have schemas, over 64 that have none. `plain_beside`: tokens a second of 32 plain streams next to 32
+with schemas, over the same 32 next to plain ones. All three take turns.
 
     python benchmarks/structured.py TOKENIZER.json [--json FILE] [--step-ms 20] [--rounds N] [--seconds N]
 """
@@ -87,7 +87,7 @@ def _compile_ms(grammars: Grammars) -> Iterator[float]:
 
 
 def _fill_ms(grammars: Grammars, rows: int, size: int) -> Iterator[float]:
-    """Of all rows together, each some tokens into its text."""
+    """Measure the milliseconds to fill the masks of all rows together, each some tokens into its text."""
     draw, masks = random.Random(0), np.zeros((rows, -(-size // 32)), np.int32)
     matchers = [grammars.compile(_params(number), frozenset({END})) for number in range(rows)]
     for _ in range(STEPS):

@@ -1,9 +1,9 @@
-"""How many steps fast-forward saves: right answers to functions' schemas, as whatever model would write them.
+"""Count the steps that fast-forward saves: right answers to functions' schemas, as any model would write them.
 
 Each answer is the first that its question accepts, in the spelling of `json.dumps`. A step draws a token, the first of
-forced ones, too; the next one computes all of these in one row, and draws the token after them. Nothing is timed:
-whether such a step pays is the engine's to measure. `flexible`: white space as the grammar allows by default; `fixed`:
-as in calls of tools, and with `disable_any_whitespace`. Tokenizers that put a space before each text are not for this.
+forced ones, too; the next one computes all of these in one row, and draws the token after them. Nothing is timed: the
+engine itself must measure whether such a step pays. `flexible`: white space as the grammar allows by default; `fixed`:
+as in calls of tools, and with `disable_any_whitespace`. Tokenizers that put a space before each text do not work here.
 
     python benchmarks/structured_forced.py TOKENIZER.json... [--json FILE] [--schemas 50]
 
@@ -33,7 +33,7 @@ WHITE_SPACE = {"flexible": None, "fixed": ""}
 
 
 class Written(NamedTuple):
-    """Of one answer: its tokens, how many of them were forced, and the steps that it takes."""
+    """Counts for one answer: its tokens, the forced ones among them, and its steps."""
 
     tokens: int
     forced: int

@@ -1,12 +1,13 @@
-"""What hostile structured output does to others: their time between tokens, the server's memory, and its answers.
+"""Measure the effect of hostile structured output on others: their time between tokens, the server's memory and
+answers.
 
-A server in processes of its own, over a simulated device whose steps take `--step-ms`, as one beside a GPU, with the
-grammars of a tokenizer; without one `jaxinfer serve demo`, the real model, which computes on the cores that attacks are
-answered on. Eight plain streams run all the time; an attack sends requests at a bounded rate, in turns with times
-without one. A turn's figures are of all tokens of the eight streams in it; the ratio is of an attack's turn to the
-quiet one before it. Memory is that of all the server's processes, without what they share with others. Client and
+A server runs in processes of its own, over a simulated device whose steps take `--step-ms`, like a server with a GPU,
+with the grammars of a tokenizer; without one `jaxinfer serve demo`, the real model, which computes on the cores that
+attacks are answered on. Eight plain streams run all the time; an attack sends requests at a bounded rate, in turns with
+times without one. A turn's figures are of all tokens of the eight streams in it; the ratio is of an attack's turn to
+the quiet one before it. Memory is that of all the server's processes, without what they share with others. Client and
 server share the machine's cores; the control, processes of the lowest priority that only count, one for each core,
-shows what any other work on them does.
+shows the effect of any other work on them.
 
     python benchmarks/structured_hostile.py [TOKENIZER.json] [--step-ms 20] [--json FILE] [--seconds N] [--rounds N]
         [--only TEXT] [--rate FACTOR]
@@ -85,7 +86,7 @@ class Gaps:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """With all streams, which begin anew where they end."""
+        """Keep all streams running, each restarted when it ends."""
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._stream(session)) for _ in range(STREAMS)]
             while len(self.seconds) < 100 * STREAMS:
@@ -95,7 +96,7 @@ class Gaps:
                 task.cancel()
 
     def lap(self) -> dict[str, float]:
-        """Of the time since the last lap, in milliseconds."""
+        """Return the times between tokens since the last lap, in milliseconds."""
         found, self.seconds = sorted(self.seconds), []
         at = {"p50": 0.5, "p99": 0.99, "longest": 1.0}
         values = {name: round(1e3 * found[int(share * (len(found) - 1))], 3) for name, share in at.items()}

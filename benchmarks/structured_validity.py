@@ -1,9 +1,9 @@
-"""Whether what the demo model writes under schemas is always valid, and how often it comes to an end.
+"""Check that all that the demo model writes under schemas is valid, and count how often it comes to an end.
 
-Lists of schemas whose root is an object (`structured_parts/object_schemas.py` has the rule of choice), many
-generations of each at temperature 1 in the demo's chat template, all of a list's schemas at once. Texts that end
-because the grammar or the model ends them are read by json and judged by jsonschema, with the formats that it can
-check; those of `max_tokens` are counted. Nothing is timed.
+Lists of schemas whose root is an object (`structured_parts/object_schemas.py` has the rule of choice), many generations
+of each at temperature 1 in the demo's chat template, all of a list's schemas at once. Texts that end because the
+grammar or the model ends them are read by json and judged by jsonschema, with the formats that it can check; texts that
+end by `max_tokens` are counted. Nothing is timed.
 
     python benchmarks/structured_validity.py [--json FILE] [--schemas 50] [--generations 100]
 
@@ -34,12 +34,12 @@ from jaxinfer.text.request_output import CompletionOutput
 
 ROWS, MAX_TOKENS, MOST_BY_LENGTH = 128, 512, 0.10
 COUNTS = ("steps", "generation_tokens", "forced_tokens")
-"""Of EngineStats, for all generations of a list."""
+"""Fields of EngineStats that are counted, for all generations of a list."""
 
 
 class Found(NamedTuple):
-    """Of one schema: generations by their end, texts that are wrong, tokens of all generations, and how many of those
-    that ended by `max_tokens` did so in a string."""
+    """Results for one schema: generations by their end, texts that are wrong, tokens of all generations, and how many
+    of the generations that ended by `max_tokens` did so in a string."""
 
     ends: Counter[str]
     wrong: list[str]
@@ -98,7 +98,7 @@ def _data() -> Path:
 
 
 def _generated(llm: LLM, schemas: list[ObjectSchema], generations: int, max_tokens: int) -> list[Found]:
-    """Of each schema; all run beside each other."""
+    """Generate texts for each schema, all at once, and return what was found."""
     asked = [[{"role": "user", "content": each.prompt}] for each in schemas]
     params = [
         SamplingParams(
@@ -124,7 +124,7 @@ def _judged(schema: dict[str, Any], outputs: list[CompletionOutput]) -> Found:
 
 
 def _in_string(text: str) -> bool:
-    """Of a JSON text that breaks off."""
+    """Return whether a JSON text that breaks off ends in a string."""
     return re.sub(r"\\.", "", text).count('"') % 2 == 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from jaxinfer import heap
 from jaxinfer.config import AttentionBackend, EngineConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.runner import Runner
@@ -48,7 +49,7 @@ class BuildProgress(Protocol):
     """Told how far an engine under construction is."""
 
     def sized(self, sizes: str) -> None:
-        """What was decided: type, backend, and how much runs at once; a line."""
+        """Receive a line on the chosen type, backend and sizes."""
 
     def loaded(self, done: int, total: int) -> None:
         """Bytes of weights on the device so far, and in all."""
@@ -144,10 +145,13 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
     if team is None and config.hosts.coordinator is not None:
         raise ParameterError("coordinator", "several hosts are joined by `jaxinfer serve`; leave it out")
     team = team or ALONE
-    from jaxinfer.runner.pipeline.fitting import costs_of_stages
-
     laps = _Laps()
-    made = _make(config, progress, team, laps)
+    made = _make(config, progress, team, laps, leads=True)
+    from jaxinfer.runner.pipeline.fitting import costs_of_stages  # which imports jax: after `prepare`
+
+    constraints = made.constraints
+    if constraints is not None:
+        constraints.wait_ready()
     core = EngineCore(
         team.leading(made.runner),
         made.info,
@@ -156,7 +160,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
         eos_ids=made.eos_token_ids,
         seed=seed_of(config),
         costs=costs_of_stages(made.model),
-        constraints=_grammars(config, made.folder, made.runner.shapes, made.eos_token_ids),
+        constraints=constraints,
         hosts=team.readings,
     )
     seconds = laps.seconds(*made.runner.making_seconds)
@@ -166,20 +170,21 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
 
 def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | None = None) -> Runner:
     """The runner of a host that does not schedule. Raises what `build_engine` raises."""
-    return _make(config, progress, team, _Laps()).runner
+    return _make(config, progress, team, _Laps(), leads=False).runner
 
 
 class _Made(NamedTuple):
-    """What every host of an engine has."""
+    """Parts of an engine that every host has."""
 
     runner: "JaxRunner | PipelineRunner"
     model: "StagedModel"
     info: ModelInfo
     folder: Path
     eos_token_ids: tuple[int, ...]
+    constraints: Grammars | None
 
 
-def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps: "_Laps") -> _Made:
+def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps: "_Laps", *, leads: bool) -> _Made:
     from jaxinfer.runner.xla_options import prepare
 
     asked = served_mesh(config.parallel, team.num_hosts)
@@ -194,7 +199,7 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     from jaxinfer.runner.device import check_device, limit_device
     from jaxinfer.runner.draft_model import check_draft, declared_draft, draft_shapes, with_draft
     from jaxinfer.runner.experts import choose_dispatch, choose_experts
-    from jaxinfer.runner.kernel_backends import check_asked
+    from jaxinfer.runner.kernel_backends import candidates, check_asked
     from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_scales_of_stages
     from jaxinfer.runner.layer_layout import layer_layout
     from jaxinfer.runner.pipeline.spans import layer_spans
@@ -228,7 +233,8 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     options = program_options(config.runner)
     # What cannot be is told before weights are read.
     check_asked(backend, mesh)
-    sizes = plan_shapes(config, decoder, this_device(), asked.data, asked.stages)
+    native = backend in ("auto", "native") and candidates(mesh, dtype) == ("native",)
+    sizes = plan_shapes(config, decoder, this_device(native), asked.data, asked.stages)
     spans = layer_spans(config.parallel.pipeline_layers, decoder, dtype, platform_name(), asked)
     draft_folder = _draft_folder(config)
     first = decoder if len(spans) == 1 else decoder.stage(*spans[0])  # what drafts lies beside it
@@ -280,16 +286,19 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     held = model.config.held_in(str(dtype))
     _tell_sizes(progress, _place(asked, model, spans), _types(str(dtype), held, model), backends, shapes)
     runner = _runner(config, model, shapes, cache, options)
+    # It reads a tokenizer, which holds up all threads for a second or more: nobody waits for an answer yet.
+    constraints = _grammars(config, folder, shapes, files.eos_token_ids) if leads else None
     told = progress.compiled if progress else None
     runner.warm_up(told, lazy=config.runner.lazy_compile, compiled=lambda: team.agree("compiled", {}))
+    heap.release()
     laps.end("warm_up")
     info = _info(config, shapes, backends, str(dtype), held, str(asked))
-    return _Made(runner, model, info, folder, files.eos_token_ids)
+    return _Made(runner, model, info, folder, files.eos_token_ids, constraints)
 
 
 def _backend_of_team(config: EngineConfig, team: Team) -> AttentionBackend:
-    """What `attention_backend` asks for. Over several hosts nothing is timed, since programs of all of them would have
-    to run in one order: auto is xla there."""
+    """Return the attention backend to use. Over several hosts nothing is timed, since programs of all of them would
+    have to run in one order: auto is xla there."""
     asked = config.runner.attention_backend
     return "xla" if asked == "auto" and team.num_hosts > 1 else asked
 
@@ -312,10 +321,12 @@ def _place(mesh: MeshConfig, model: "StagedModel", spans: "Spans") -> str:
     """The devices, and how layers lie on them, for people."""
     from jaxinfer.runner.platform import platform_name
 
-    place = platform_name() if mesh.size == 1 else f"{platform_name()} ({mesh})"
+    platform = platform_name()
+    place = platform if mesh.size == 1 else f"{platform} ({mesh})"
     if len(spans) > 1:
         place += f", stages of layers {', '.join(f'{first}-{last - 1}' for first, last in spans)}"
-    return place + (", layers in a loop" if model.parts[0].layout == "stacked" else "")
+    # A CPU's always are.
+    return place + (", layers in a loop" if model.parts[0].layout == "stacked" and platform != "cpu" else "")
 
 
 def _grammars(config: EngineConfig, folder: Path, shapes: EngineShapes, eos_ids: Sequence[int]) -> Grammars | None:
@@ -393,12 +404,14 @@ def _share_of_blocks(num_blocks: int, shards: int) -> int:
 
 
 def seed_of(config: EngineConfig) -> int:
-    """What seeds of requests without one are drawn from: the setting, or another number at every start."""
+    """Return the seed from which those of requests without one are drawn: the setting, or another number at every
+    start."""
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
 def _types(dtype: str, held: str, model: "StagedModel") -> str:
-    """Of activations, and of what is held in another. held: how weights are."""
+    """Return the type of activations, and the types of weights and KV blocks that differ from it. held: type of
+    weights."""
     every = (str(part.kv_type(group)) for part in model.parts for group in range(len(part.backends)))
     kept = ", ".join(dict.fromkeys(every))
     others = [f"{name} in {form}" for name, form in (("weights", held), ("KV blocks", kept)) if form != dtype]
@@ -413,7 +426,7 @@ def _tell_sizes(progress: BuildProgress | None, place: str, dtype: str, backends
 
 
 def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> str:
-    """What was decided for an engine, for people. place: platform and mesh.
+    """Describe an engine's type, backends and sizes in one line for the user. place: platform and mesh.
 
     Blocks are those of the first KV group, and its tokens.
     """

@@ -19,12 +19,12 @@ DType = Literal["auto", "bfloat16", "float16", "float32"]
 Quantization = Literal["none", "int8", "int4", "fp8", "int8-w8a8", "fp8-w8a8"]
 KVCacheDType = Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
 Device = Literal["auto", "cpu", "cuda", "gpu", "tpu"]
-AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
+AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu", "native"]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model, and how it is held."""
+    """The model to serve, its format and its tokenizer."""
 
     dtype: DType = "auto"
     """Type of weights and activations; auto: bfloat16 on GPU and TPU, float32 on CPU."""
@@ -79,8 +79,9 @@ class CacheConfig:
     keys and one for values: the checkpoint's, where it has some for this type; else 1 for fp8, measured at startup for
     int8."""
     num_blocks: int | None = None
-    """KV blocks to allocate, over all shards of attention; by default what fits in memory (4,096 a shard at most on
-    CPU)."""
+    """KV blocks to allocate, over all shards of attention; by default what fits in memory. On a CPU 4,096 a shard in an
+    eighth of the machine's memory or the container's, more if the longest sequence needs more, and at most half of what
+    weights leave."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory that weights, blocks and temporaries may take."""
     kv_watermark: float = 0.01
@@ -110,7 +111,7 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """What a step may hold."""
+    """Limits of a step, and the order of requests."""
 
     max_num_seqs: int | Literal["auto"] = "auto"
     """Slots: requests that run at once; auto: 32 on CPU, 256 on GPU and TPU, fewer where their state does not fit.
@@ -155,8 +156,8 @@ class SchedulerConfig:
     disable_log_stats: bool = False
     """Do not log a line of statistics every 10 s while there is work."""
     max_step_retries: int = 2
-    """How often a request whose step failed is tried again without coming further, before it ends with an error; at
-    last alone, while others wait, so that one that always fails ends by itself."""
+    """Retries of a request whose step fails without progress, before it ends with an error. The last retry runs alone
+    while others wait, so that a request that always fails ends by itself."""
 
     step_timeout: float = 120.0
     """Seconds that a step may take, compiling not counted. One that takes longer has stalled: the engine ends, and
@@ -237,14 +238,14 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class RunnerConfig:
-    """How programs are made and run."""
+    """Compilation and execution of programs."""
 
     device: Device = "auto"
-    """What to run on. auto: what JAX finds; a CPU is refused if a plug-in for GPUs (cuda) or TPUs is installed, which
-    then does not work. cpu: the CPU, whatever there is."""
+    """The device to run on. auto: what JAX finds; a CPU is refused if a plug-in for GPUs (cuda) or TPUs is installed,
+    which then does not work. cpu: the CPU, whatever there is."""
     attention_backend: AttentionBackend = "auto"
     """Paged attention's implementation; auto: the fastest on this device, checked and timed at start where there is a
-    choice."""
+    choice; on a CPU native, if it was built."""
     lazy_compile: bool = False
     """Compile a program when it is first needed instead of before readiness."""
     compile_cache_dir: str | None = None
@@ -255,7 +256,7 @@ class RunnerConfig:
     scan_layers: Literal["auto", "on", "off"] = "auto"
     """Layers that are alike as one loop over matrices that are held as one array: programs compile sooner, and a step
     is handed to several devices sooner; while weights are read, host memory holds all layers of a matrix at once. auto:
-    on several TPU devices, where this copies no weights."""
+    on a CPU, and on several TPU devices, where this copies no weights."""
     xla_flags: str = ""
     """More options of XLA for every program, as "xla_gpu_autotune_level=2 xla_gpu_enable_triton_gemm=false"; they come
     before all others."""
@@ -280,7 +281,7 @@ class HostsConfig:
     num_hosts: int | None = None
     """Hosts in all; by default as the launcher's environment says."""
     host_id: int | None = None
-    """Which of them this is, from 0; host 0 schedules and serves. By default as the launcher's environment says."""
+    """Number of this host, from 0; host 0 schedules and serves. By default as the launcher's environment says."""
     hosts_key: str | None = None
     """A secret that all hosts share; by default $JAXINFER_HOSTS_KEY. Without one hosts join on loopback only."""
 

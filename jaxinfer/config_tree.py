@@ -92,7 +92,7 @@ def _converted(tree: Any, name: str, value: Any) -> Any:
 
 
 def _words(kind: Any) -> list[str]:
-    """What may stand for a number, as `auto`."""
+    """Return the words that may stand for a number, such as `auto`."""
     return [word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)]
 
 

@@ -46,7 +46,7 @@ class Constraint:
 
     @classmethod
     def schema(cls, schema: object, param: str = _PARAM) -> "Constraint":
-        """Of a JSON Schema: an object, a boolean, or either as text. param: names it in errors."""
+        """Build a constraint from a JSON Schema: an object, a boolean, or either as text. param: names it in errors."""
         if isinstance(schema, str):
             schema = _read_json(schema, param)
         if not isinstance(schema, dict | bool):
@@ -60,7 +60,7 @@ class Constraint:
 
     @classmethod
     def choice(cls, texts: object, param: str = _PARAM) -> "Constraint":
-        """Of a list of strings, of which the text must be one."""
+        """Build a constraint from a list of strings, of which the text must be one."""
         if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 <= len(texts) <= MAX_CHOICES:
             raise ParameterError(param, f"must be a list of 1 to {MAX_CHOICES:,} strings")
         if not all(isinstance(text, str) and text for text in texts):
@@ -69,7 +69,7 @@ class Constraint:
 
     @classmethod
     def text(cls, kind: Literal["regex", "grammar"], text: object, param: str = _PARAM) -> "Constraint":
-        """Of a regular expression or a grammar."""
+        """Build a constraint from a regular expression or a grammar."""
         if kind not in ("regex", "grammar"):
             raise ParameterError(param, f"{kind!r} must be regex or grammar; others have a function each")
         if not isinstance(text, str) or not text:
@@ -78,7 +78,8 @@ class Constraint:
 
     @classmethod
     def structural_tag(cls, value: object, param: str = _PARAM) -> "Constraint":
-        """Of free text and tagged parts, in XGrammar's form or vLLM's older one: an object, or its JSON."""
+        """Build a constraint from a structural tag, which is free text and tagged parts, in XGrammar's form or vLLM's
+        older one: an object, or its JSON."""
         if isinstance(value, str):
             value = _read_json(value, param)
         if _deeper(value, MAX_DEPTH):
@@ -87,13 +88,13 @@ class Constraint:
 
     @classmethod
     def tags(cls, node: Node, param: str = _PARAM) -> "Constraint":
-        """Of a structural tag that has been read."""
+        """Build a constraint from a structural tag that has been read."""
         return cls("structural_tag", _bounded(json.dumps(node), param), param=param)
 
     @classmethod
     def outputs(cls, value: object, param: str = _PARAM) -> "Constraint":
-        """Of vLLM's `structured_outputs`: an object with one of `json`, `json_object`, `regex`, `choice`, `grammar` and
-        `structural_tag`, and, for JSON, `whitespace_pattern` or `disable_any_whitespace`."""
+        """Read vLLM's `structured_outputs`: an object with one of `json`, `json_object`, `regex`, `choice`, `grammar`
+        and `structural_tag`, and, for JSON, `whitespace_pattern` or `disable_any_whitespace`."""
         given = {
             key: each for key, each in check_object(value, param).items() if each is not None and each is not False
         }
@@ -110,7 +111,7 @@ class Constraint:
 
     @classmethod
     def of_key(cls, key: str, value: object, param: str) -> list["Constraint"]:
-        """Of one key of `structured_outputs`; empty where its value asks for nothing."""
+        """Read one key of `structured_outputs`; empty if its value asks for nothing."""
         if value is None or (key == "json_object" and value is False):
             return []
         if key == "json":
@@ -126,7 +127,7 @@ class Constraint:
         return [cls.text("regex" if key == "regex" else "grammar", value, param)]
 
     def with_spacing(self, pattern: object, param: str) -> "Constraint":
-        """With what a client says may stand between JSON tokens. Raises ParameterError."""
+        """Return it with the white space that a client allows between JSON tokens. Raises ParameterError."""
         self._check_json(param)
         if not isinstance(pattern, str) or not pattern:
             raise ParameterError(param, "must be a string that is not empty")
@@ -145,11 +146,12 @@ class Constraint:
             raise ParameterError(param, f"goes with JSON, not with {self.kind}")
 
     def with_whitespace(self, pattern: str) -> "Constraint":
-        """With another regular expression of what may stand between JSON tokens."""
+        """Return a copy with another regular expression of the whitespace between JSON tokens."""
         return replace(self, whitespace=pattern)
 
     def after_thought(self, end: str, begin: int | None) -> "Constraint":
-        """Of what follows a thought. begin: the id that may begin one; None: the prompt has."""
+        """Return a copy that constrains only the text after a thought. end: text that ends the thought. begin: the id
+        that may begin one; None: the prompt has begun it."""
         return replace(self, after=end, thought=begin)
 
 
@@ -174,7 +176,8 @@ def _bounded(text: str, param: str) -> str:
 
 
 def _deeper(value: object, most: int) -> bool:
-    """Whether a JSON value is nested deeper than `most`. Not recursive: what is nested too deep must not overflow."""
+    """Return whether a JSON value is nested deeper than `most`. Not recursive: deep nesting must not overflow the
+    stack."""
     level = [value]
     for _ in range(most):
         level = [inner for each in level for inner in _inner(each)]

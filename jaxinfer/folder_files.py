@@ -10,7 +10,7 @@ from typing import Any
 from jaxinfer.errors import ModelError
 
 MAX_BYTES = 512 * 2**20
-"""Of a file that is read whole; the largest tokenizers have a tenth of it."""
+"""Most bytes of a file that is read whole; the largest tokenizers have a tenth of it."""
 MAX_TEMPLATE_BYTES = 4 * 2**20
 UNFINISHED = "unfinished_conversion.jsonl"
 """The file of a folder that `jaxinfer convert` has not finished."""
@@ -77,10 +77,11 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def _is_blob(target: Path, folder: Path) -> bool:
-    """Whether a file without links is one of the blobs that a folder of the hub's cache, `snapshots/REVISION`, shares.
+    """Return whether a file without links is one of the blobs that a folder of the hub's cache, `snapshots/REVISION`,
+    shares.
 
-    Where `blobs` is a link, it is one that this user or root has made, and the file's name is a blob's. Owning a link
-    is not enough: who unpacks an archive owns its links, and one could lead to the user's secrets.
+    If `blobs` is a link, this user or root must have made it, and the file's name must be a blob's. Owning a link is
+    not enough: whoever unpacks an archive owns its links, and one could lead to the user's secrets.
     """
     blobs = folder.parent.parent / "blobs"
     if folder.parent.name != "snapshots" or not is_there(blobs):

@@ -37,7 +37,7 @@ output may be for the most part, which speculation by n-grams drafts from."""
 _Work = tuple[CheckedRequest, OutputCollector]
 
 DEFAULT_MAX_TOKENS = 16
-"""Where neither the caller nor generation_config.json says it, as in vLLM."""
+"""Default of `max_tokens` if neither the caller nor generation_config.json gives one, as in vLLM."""
 
 
 class LLM:
@@ -73,7 +73,7 @@ class LLM:
         return self.text.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generation_config.json declares."""
+        """Return the sampling parameters that generation_config.json declares."""
         return self.text.defaults.params(default_max_tokens=DEFAULT_MAX_TOKENS)
 
     def generate(
@@ -106,6 +106,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
+        An answer has at most `max_tokens` of the sampling parameters, 16 by default as in `generate`.
         prediction: what each answer may be for the most part, a text or token ids. tools: of OpenAI's form. An output's
         `text` is what the model wrote, and its `parsed` that text taken apart into content, reasoning and tool calls.
         A constraint holds as over HTTP: for content once the model has thought, beside calls of tools; calls of
@@ -146,7 +147,7 @@ class LLM:
         self.text.close()
 
     def _answers(self, tools: Sequence[Mapping[str, Any]] | None) -> Callable[[SamplingParams, str], SamplingParams]:
-        """What makes parameters of a prompt's text those of an answer, by the rules of the HTTP server."""
+        """Return a function from the parameters of a prompt to those of its answer, by the rules of the HTTP server."""
         from jaxinfer.serving.requests.structured import answer_params
 
         return partial(answer_params, tools or (), self.text.chat_template.form, self.text.tokenizer)
@@ -302,7 +303,7 @@ class EncodedPrompt(NamedTuple):
     prediction: list[int]
 
     def request(self, request_id: str, sampling: SamplingParams) -> GenerateRequest:
-        """What an engine is asked for."""
+        """Return the request to submit to an engine."""
         return GenerateRequest(request_id, self.token_ids, sampling, prediction=self.prediction)
 
 

@@ -33,7 +33,7 @@ _HINTS = {
 
 
 def hint(setting: str, value: object) -> str:
-    """What an error adds that refuses a setting's value; empty where the value is not known.
+    """Return the hint to add to an error about a setting's value; empty if the value is not known.
 
     setting: its name, or its flag.
     """

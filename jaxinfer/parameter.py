@@ -78,12 +78,12 @@ def integer(default: int | None, low: int, high: int, **more: Any) -> Any:
 
 
 def number(default: float, low: float, high: float, **more: Any) -> Any:
-    """The same of floats."""
+    """Declare a float parameter, as `integer` declares an int."""
     return _field(Parameter(float, default, low, high, **more))
 
 
 def boolean(default: bool, **more: Any) -> Any:
-    """The same of true and false."""
+    """Declare a parameter that is true or false."""
     return _field(Parameter(bool, default, **more))
 
 

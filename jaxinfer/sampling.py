@@ -1,9 +1,10 @@
-"""What a request asks of the sampler: the table of sampling parameters. Validated once, here, at the edge."""
+"""Sampling parameters of a request, in one table. Validated once, here, at the edge."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
@@ -21,6 +22,11 @@ MAX_BAD_WORD_CHARS = 256
 MAX_BAD_TOKENS = 2048  # of one word; a character is four bytes at most, before a normaliser expands it
 MAX_LOGPROBS = 20
 
+if TYPE_CHECKING:
+    _StructuredOutputs = Constraint | Mapping[str, Any]
+else:
+    _StructuredOutputs = Constraint  # between processes, where fields are read by their types, it is always one
+
 _INT32_MAX = 2**31 - 1
 _SEED_MAX = 2**63 - 1
 _TOKEN_ID = Parameter(int, None, 0, _INT32_MAX)
@@ -29,7 +35,7 @@ _BIAS = Parameter(float, None, -100.0, 100.0)
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn and when to stop. Names and meaning are vLLM's.
+    """Sampling parameters and stop conditions. Names and meaning are vLLM's.
 
     n: choices to generate for one prompt, 1..128.
     max_tokens: most tokens to generate a choice; None: up to the end of the context.
@@ -38,9 +44,9 @@ class SamplingParams:
     top_p: in [0, 1]; 0 is greedy. top_k: 0 or -1 is off. min_p: in [0, 1].
     top_n_sigma: llama.cpp's; only logits of at least the highest less so many standard deviations; 0 or less is off.
     seed: None draws one. The random number of a token depends on seed, choice and position alone. Its probabilities are
-    rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by
-    so little that a request gives the same tokens whatever runs beside it, but for a draw within about 1e-5 of a
-    boundary between tokens; in bfloat16 and float16 some requests take another token at such a draw.
+    rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by so
+    little that a request gives the same tokens whatever runs beside it, but for a draw within about 1e-5 of a boundary
+    between tokens; in bfloat16 and float16 some requests take another token at such a draw.
     presence_penalty, frequency_penalty: in [-2, 2], over generated tokens.
     repetition_penalty: in (0, 10], over prompt and generated tokens; 1 is off.
     logit_bias: token id -> bias in [-100, 100], at most 300 entries.
@@ -48,10 +54,10 @@ class SamplingParams:
     prompt_logprobs: the same for each token of the prompt.
     allowed_token_ids: the only ids that may be drawn, end-of-sequence and stop ids included; empty: all.
     bad_words: strings whose tokens are not drawn, at most 128.
-    bad_token_ids: the same as token ids: the last of each is not drawn where those before it are the newest of the
-    output. The engine reads these alone; whoever has the tokenizer adds those of bad_words (text/bad_words.py).
-    structured_outputs: what the text must be, as a Constraint or in HTTP's form, `{"json": schema}`, which becomes one.
-    A grammar that can only end ends it; `min_tokens` gives way to it.
+    bad_token_ids: the same as token ids: the last of each is not drawn if those before it are the newest of the output.
+    The engine reads these alone; whoever has the tokenizer adds those of bad_words (text/bad_words.py).
+    structured_outputs: constraint on the text, as a Constraint or in HTTP's form, `{"json": schema}`, which becomes
+    one. A grammar that can only end ends it; `min_tokens` gives way to it.
     stop: strings that end the text. stop_token_ids: ids that end it.
     """
 
@@ -102,7 +108,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] = ()
     bad_words: Sequence[str] = ()
     bad_token_ids: Sequence[Sequence[int]] = ()
-    structured_outputs: Constraint | None = None
+    structured_outputs: _StructuredOutputs | None = None
     include_stop_str_in_output: bool = boolean(False, flag="Show the stop string, too.")
     ignore_eos: bool = boolean(False, flag="Go on after the end-of-sequence token.")
     skip_special_tokens: bool = boolean(True, flag="Leave special tokens out of the text.")
@@ -129,6 +135,12 @@ class SamplingParams:
             given = type(self.structured_outputs).__name__
             message = f'must be {{"json": schema}}, or another object of HTTP\'s form, or a Constraint, not {given}'
             raise ParameterError("structured_outputs", message)
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """`structured_outputs`, which is a Constraint by now."""
+        assert not isinstance(self.structured_outputs, Mapping)
+        return self.structured_outputs
 
     @property
     def greedy(self) -> bool:
@@ -206,7 +218,7 @@ class SamplingParams:
 
 
 def _check_ids(name: str, ids: Sequence[int]) -> None:
-    """Of what may be as long as a vocabulary: without a call an id."""
+    """Check token ids that may be as many as a vocabulary, without a call for each."""
     if set(map(type, ids)) - {int}:
         raise ParameterError(name, "must be token ids: integers")
     if ids and (wrong := min(ids) if min(ids) < 0 else max(ids)) not in range(_INT32_MAX + 1):
@@ -222,11 +234,12 @@ def parameters() -> Mapping[str, Parameter]:
 
 @cache
 def columns() -> Mapping[str, Column]:
-    """Those that the device knows: an array each in slot state, and a section in what initialises slots."""
+    """Return the columns of the parameters that the device knows: an array each in slot state, and a section in the
+    data that initialises slots."""
     return {name: column for name, own in parameters().items() if (column := own.column) is not None}
 
 
 @cache
 def generation_keys() -> Mapping[str, str]:
-    """Those that a model's generation_config.json may declare, with their keys in it."""
+    """Return the parameters that a model's generation_config.json may declare, with their keys in it."""
     return {name: own.generation_key for name, own in parameters().items() if own.generation_key}

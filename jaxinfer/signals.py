@@ -10,8 +10,8 @@ from typing import NoReturn
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 FROM_PARENT = signal.SIGINT
-"""By which a server's first process tells the others to end. SIGTERM may come to all of them at once, as systemd sends
-it: who serves must outlast who still asks."""
+"""Signal by which a server's first process tells the others to end. SIGTERM may reach all of them at once, as systemd
+sends it: processes that serve must outlast those that send them requests."""
 
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
@@ -29,7 +29,7 @@ def ignore_sigterm() -> None:
 
 
 def show_cursor() -> None:
-    """On a terminal: a progress bar hides it."""
+    """Show the terminal's cursor again, which a progress bar hides."""
     if os.isatty(2):
         os.write(2, _SHOW_CURSOR)
 

@@ -42,8 +42,8 @@ def leaves(node: Node) -> Iterator[Node]:
 
 
 def without(node: Node, strings: list[str], param: str) -> Node:
-    """The same, of which the text contains none of these strings outside of JSON. Raises ParameterError for a string
-    that has one."""
+    """Return the tag with free text that contains none of these strings outside of JSON. Raises ParameterError for a
+    string that has one."""
     for name in ("value", "begin", "end", "separator"):
         if found := next((each for each in strings if each in node.get(name, "")), None):
             raise ParameterError(param, f"has {found!r}, which begins a tool call; give tool_choice `none`")
@@ -191,7 +191,7 @@ TYPES: dict[str, tuple[_Read, tuple[str, ...]]] = {
     "triggered_tags": (_triggered_tags, ("triggers", "tags", *_FLAGS, "excludes")),
     "tags_with_separator": (_separated, ("tags", "separator", *_FLAGS)),
 }
-"""How each is read, and its fields."""
+"""Reader and fields of each type."""
 
 
 def _object(value: object, where: str) -> dict[str, Any]:

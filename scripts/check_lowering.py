@@ -15,9 +15,9 @@ from typing import NoReturn
 from jaxinfer_kernels.check.targets import FOLDER, Target, read_target
 
 _PROGRAM_SECONDS = 15.0
-"""Of one program, five times what the longest took: 3.0 with jax 0.12.0.1, 3.3 with 0.11.2."""
+"""CPU seconds of one program, five times what the longest took: 3.0 with jax 0.12.0.1, 3.3 with 0.11.2."""
 _TOTAL_SECONDS = 270.0
-"""Of all programs, five times what they took: 53 with jax 0.12.0.1, 61 with 0.11.2."""
+"""CPU seconds of all programs, five times what they took: 53 with jax 0.12.0.1, 61 with 0.11.2."""
 
 
 def check(target: Target) -> int:

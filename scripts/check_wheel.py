@@ -2,7 +2,7 @@
 `serve` give a first answer there, outside of the checkout: `python scripts/check_wheel.py PYTHON...`.
 
 Each PYTHON is an interpreter that the environment is made of. Packages come from the index that pip or uv is set up
-for. Needs nothing but Python.
+for. Needs nothing but Python; where there is a C++ compiler, native kernels must be in the wheel and be used.
 """
 
 import json
@@ -51,6 +51,8 @@ def build(folder: Path, interpreter: str) -> Path:
     for field in ("Author", "Classifier", "Description-Content-Type", "License-Expression", "Requires-Python"):
         if metadata[field] is None:
             raise SystemExit(f"{wheel.name} has no {field}")
+    if _has_native(wheel) != any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise SystemExit(f"{wheel.name} has {'' if _has_native(wheel) else 'no '}native kernels")
     print(f"{wheel.name}: {wheel.stat().st_size / 2**20:.1f} MiB")
     return wheel
 
@@ -66,13 +68,17 @@ def check(wheel: Path, interpreter: str, place: Path) -> None:
         _run([str(venv / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)])
     told = "import jax, sys; print('Python', sys.version.split()[0], 'jax', jax.__version__)"
     print(_run([str(venv / "bin/python"), "-c", told], place).strip(), flush=True)
+    report = json.loads(_run([str(venv / "bin/jaxinfer"), "env", "--json"], place))
+    print("native:", native := report["attention_backends"]["native"], flush=True)
+    if native.startswith("usable") != _has_native(wheel):
+        raise SystemExit(f"native kernels are {'' if _has_native(wheel) else 'not '}in {wheel.name}")
     command = [str(venv / "bin/jaxinfer"), "generate", "--prompt", "Once upon a time", "--max-tokens", "8"]
     print("generate:", _run([*command, "--temperature", "0"], place, _START_SECONDS).strip()[:200], flush=True)
     print("serve:", served_answer(venv / "bin/jaxinfer", place)[:200], flush=True)
 
 
 def served_answer(program: Path, place: Path) -> str:
-    """What a server of the demo model says."""
+    """Return what a server of the demo model says."""
     command = [str(program), "serve", "demo", "--port", "0", "--lazy-compile"]
     with subprocess.Popen(command, cwd=place, env=_environment(place), stdout=subprocess.PIPE, text=True) as server:
         signal.signal(signal.SIGALRM, lambda *_: server.kill())  # its output then ends
@@ -99,6 +105,15 @@ def _ask(address: str) -> str:
     request = Request(f"{address}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urlopen(request, timeout=_ANSWER_SECONDS) as response:
         return json.load(response)["choices"][0]["message"]["content"]
+
+
+def _has_native(wheel: Path) -> bool:
+    """Return whether the wheel has them; then it must be for one platform."""
+    with ZipFile(wheel) as archive:
+        found = "jaxinfer_kernels/cpu/native.so" in archive.namelist()
+    if found == wheel.name.endswith("-any.whl"):
+        raise SystemExit(f"{wheel.name} has another platform than its contents")
+    return found
 
 
 def _has_uv() -> bool:

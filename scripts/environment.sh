@@ -78,16 +78,86 @@ create() {
   fi
 }
 
-install() {
-  local venv="$1" extras="$2"
-  local target="$repository${extras:+[${extras// /,}]}"
-  if has_uv; then
-    # As pip does: where Python may not write bytecode (PYTHONDONTWRITEBYTECODE), every start would compile all of jax.
-    uv pip install --quiet --compile-bytecode --python "$venv/bin/python" --constraint "$constraints" --editable "$target"
-  else
-    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" --editable "$target"
+# tell WHAT: with the minutes and seconds since `start`; `told` is when it did so last.
+tell() {
+  told=$SECONDS
+  say "$(printf '%d:%02d' $(((told - start) / 60)) $(((told - start) % 60))) $*"
+}
+
+# wheel_named LINE: name, version and size of the file that pip downloads.
+wheel_named() {
+  local file="${1#*Downloading }" rest
+  rest="${file#*-}"
+  echo "${file%%-*} ${rest%%-*} (${file##*(}"
+}
+
+installed_since_stamp() {
+  find "$1"/lib/*/site-packages -maxdepth 1 -name '*.dist-info' -newer "$1/stamp" | wc -l
+}
+
+# show_progress VENV. Of pip's output, which has three lines a package and none while it installs: each download of a
+# megabyte or more, and, every ten seconds in which there is none, how far it is.
+show_progress() {
+  local venv="$1" line found=0 total=0 doing="looking for packages" start=$SECONDS told=$SECONDS
+  while IFS= read -r -t 10 line || (($? > 128)); do
+    case "$line" in
+      Collecting* | Processing*) doing="$((++found)) packages found" ;;
+      *Downloading*.metadata*) ;;
+      *"Downloading "*" MB)") doing="downloading $(wheel_named "$line")" && tell "$doing" ;;
+      "Installing collected packages: "*)
+        total="$(tr -cd , <<<"$line" | wc -c)" && touch "$venv/stamp" && tell "installing $((++total)) packages"
+        ;;
+      "Successfully installed "*) tell "installed $total packages" ;;
+      *"WARNING: Retrying "*) tell "$line" ;;
+    esac
+    ((SECONDS - told < 10)) && continue
+    ((total)) && doing="$(installed_since_stamp "$venv") of $total packages installed"
+    tell "$doing"
+  done
+  cat >/dev/null # bash 3.2 takes ten quiet seconds for the end
+}
+
+# Lines of pip that are no part of an error, as a regular expression.
+ordinary='^(Looking|Obtaining|Collecting|Processing|Requirement|Using|Installing|Building|Downloading|WARNING: Location'
+ordinary+='|  (Using|Downloading|Installing|Getting|Preparing|Checking|Building))'
+
+# install_with_pip VENV ARGUMENT...
+install_with_pip() {
+  local venv="$1" python="$1/bin/python" log="$1/install.log"
+  shift
+  "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null
+  "$python" -m pip install --progress-bar off --disable-pip-version-check "$@" 2>&1 | tee "$log" | show_progress "$venv"
+  [[ "${PIPESTATUS[0]}" == 0 ]] && return
+  grep -vE "$ordinary" "$log" >&2
+  say "pip failed; all that it said is in $log"
+  return 1
+}
+
+# install_with_uv VENV ARGUMENT...: on a terminal uv draws its own progress.
+install_with_uv() {
+  # As pip does: where Python may not write bytecode (PYTHONDONTWRITEBYTECODE), every start would compile all of jax.
+  set -- uv pip install --compile-bytecode --python "$1/bin/python" "${@:2}"
+  if [[ -t 2 ]]; then
+    "$@"
+    return
   fi
+  "$@" 2>&1 | grep -v '^ [-+~] ' >&2 # at the end it lists all packages
+  return "${PIPESTATUS[0]}"
+}
+
+install() {
+  local venv="$1" extras="$2" tool=pip
+  has_uv && tool=uv
+  # Native kernels are built by build_native, with the headers that are installed, and not by the package's own build.
+  JAXINFER_BUILD_NATIVE=0 "install_with_$tool" "$venv" --constraint "$constraints" --editable "$repository${extras:+[${extras// /,}]}"
+}
+
+# build_native PYTHON ARGUMENT...: builds the native kernels for CPUs, if they are not of these sources. One line says why
+# there are none, which is no failure.
+build_native() {
+  local script="$repository/kernels/jaxinfer_kernels/cpu/build.py" said
+  [[ -f "$script" ]] || return 0
+  { said="$(nice "$1" "$script" "${@:2}" 2>&1 >&3)" || say "${said%%$'\n'*}"; } 3>&2
 }
 
 # An environment of the same Python is changed in place, so that a process that runs from it goes on. It is made anew
@@ -103,7 +173,7 @@ can_change_in_place() {
 
 # make_environment VENV PYTHON EXTRA...
 make_environment() {
-  local venv="$1" python="$2" extras
+  local venv="$1" python="$2" extras ahead
   shift 2
   extras="$*"
   if can_change_in_place "$venv" "$python"; then
@@ -111,10 +181,15 @@ make_environment() {
     say "bringing ${venv##*/} up to date (${extras:-no extras})"
     echo building >"$venv/stamp"
   else
-    say "making ${venv##*/} with $("$python" --version)${extras:+ and $extras}; this takes about a minute"
+    say "making ${venv##*/} with $("$python" --version)${extras:+ and $extras}: 0.8 GB or more, in a minute or a few"
     create "$venv" "$python" || return
   fi
+  # Most of the kernels are compiled while packages are downloaded; what is wrong is said when the rest is.
+  build_native "$python" --ahead 2>/dev/null 9>&- &
+  ahead=$!
   install "$venv" "$extras" || return
+  ! kill -0 "$ahead" 2>/dev/null || say "compiling native kernels for the CPU: up to half a minute, once"
+  wait "$ahead"
   printf '%s\n' "$(fingerprint "$venv/bin/python")" "$extras" "$repository" >"$venv/stamp.new"
   mv "$venv/stamp.new" "$venv/stamp"
 }
@@ -124,10 +199,11 @@ ensure_environment() {
   local venv="$1" python
   shift
   set -- "$@" ${JAXINFER_EXTRAS:-}
-  is_current "$venv" "$@" && return
+  is_current "$venv" "$@" && build_native "$venv/bin/python" && return
   python="$(find_python "$venv")" || return
   exec 9>"$venv.lock"
   lock "$python" || return
   is_current "$venv" "$@" || make_environment "$venv" "$python" "$@" || return
+  build_native "$venv/bin/python"
   exec 9>&-
 }

@@ -1,4 +1,4 @@
-"""What every model of tests/goldens is asked, whatever computes it, and the files that are written."""
+"""Inputs of every model of tests/goldens, whatever computes it, and the files that are written."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -32,7 +32,7 @@ MODULES = (
     "jaxinfer.checkpoint.safetensors",
     "jaxinfer_kernels",
 )
-"""What users may import."""
+"""Modules that users may import."""
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ Needs torch and transformers (the `parity` extra). Run it again only when a fami
 """
 
 import argparse
+import copy
 import functools
 import json
 import shutil
@@ -35,7 +36,9 @@ class TransformersModel:
     def __init__(self, family: Family, seed: int):
         self._dtype = getattr(torch, family.dtype)
         model_class = getattr(transformers, family.name)
-        self._model = model_class(model_class.config_class(**_fields(family), attn_implementation="eager")).eval()
+        # Grouped products of experts, which torch takes otherwise, want widths that are multiples of 4.
+        plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+        self._model = model_class(model_class.config_class(**_fields(family), **plain)).eval()
         _draw(self._model, self._dtype, seed)
 
     def logits(self, ids: np.ndarray) -> np.ndarray:
@@ -48,9 +51,9 @@ class TransformersModel:
         return torch.cat(found).float().numpy()
 
     def save(self, folder: Path) -> None:
-        """As transformers saves it, with the names that tensors have on the Hub."""
+        """Save the model as transformers does, with its tensors' names on the Hub. It still computes in float32."""
         with tempfile.TemporaryDirectory() as saved:
-            self._model.to(self._dtype).save_pretrained(saved)
+            copy.deepcopy(self._model).to(self._dtype).save_pretrained(saved)
             config = json.loads((Path(saved) / "config.json").read_text())
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
             shutil.copyfile(Path(saved) / "model.safetensors", folder / "model.safetensors")
@@ -93,7 +96,7 @@ _INPUTS_FIRST = ("experts.gate_up_proj", "experts.down_proj", "c_attn.weight", "
 
 
 def _scale_logits(model: Any, probe: torch.Tensor) -> None:
-    """By the last norm's weights, a few times over, since logits may be capped."""
+    """Scale the logits by the last norm's weights, a few times over, since logits may be capped."""
     norm = next(module for name, module in reversed(list(model.named_modules())) if name.endswith(_LAST_NORMS))
     offset = 1 if "Gemma" in type(norm).__name__ else 0
     for _ in range(3):

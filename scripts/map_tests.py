@@ -41,7 +41,7 @@ class Function(NamedTuple):
     code: str
     num_assertions: int
     cases: tuple[str, ...]
-    """What stands in brackets in the ids of its cases; one empty string if it has no parameters."""
+    """Texts in brackets in the ids of its cases; one empty string if it has no parameters."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -196,13 +196,13 @@ def _similar(
 
 
 def _similarity(one: str, other: str, least: float) -> float:
-    """Of two texts, from 0 to 1; less than `least` is not worked out."""
+    """Return the similarity of two texts, from 0 to 1; anything less than `least` is 0."""
     matcher = SequenceMatcher(None, one, other, autojunk=False)
     return matcher.ratio() if min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= least else 0
 
 
 def trace(old: Iterable[Function], pairs: Iterable[Pair]) -> list[Fate]:
-    """What became of each case of each old test."""
+    """Return the fate of each case of each old test."""
     by_old = {(pair.old.path, pair.old.name): pair for pair in pairs}
     fates = []
     for test in old:

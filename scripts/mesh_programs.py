@@ -44,7 +44,7 @@ _MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = (
     (QUANTISED[0], _FORWARD[:1]),
 )
 _WITH_ALL = ("tp8", "data2-tp4", "pp2-tp4")
-"""Of other meshes that are shipped, samplers differ by the number of devices alone."""
+"""Meshes whose samplers are compiled, too. Those of other shipped meshes differ only by the number of devices."""
 _WITH_ODD = "tp8"
 
 
@@ -100,12 +100,12 @@ def _devices_of(mesh: MeshConfig, target: Target) -> str:
 
 
 def _forms(mesh: MeshConfig, model: Model) -> tuple[DispatchForm, ...]:
-    """In which rows may come to experts."""
+    """Return the forms in which rows may come to experts."""
     return DISPATCH_FORMS if model is QWEN3_MOE and mesh.shards("expert") > 1 else DISPATCH_FORMS[:1]
 
 
 def _not_compiled(devices: Sequence[Any]) -> Lowering:
-    """In place of what lowers a program that is not compiled."""
+    """Stand in for the lowering of a program that is not compiled."""
     raise AssertionError("is not compiled")
 
 
@@ -136,8 +136,8 @@ def _exchange(
 
 
 def _rows_exchanged(mesh: MeshConfig, rows: int, platform: str, config: DecoderConfig) -> Iterator[str]:
-    """What a layer sends where rows go to experts: there, room for all that a device may be sent; back those of its
-    own; and the sums of all rows to all devices. XLA for a TPU cuts these in two its own way."""
+    """Yield the exchanges of a layer whose rows go to experts: there, room for all that a device may be sent; back,
+    rows of its own; and the sums of all rows to all devices. XLA for a TPU cuts these in two its own way."""
     experts, devices, hidden = config.layers[0].mlp.experts, mesh.shards("expert"), config.hidden_size
     assert experts is not None
     own = rows // devices

@@ -68,7 +68,7 @@ class NumpyDecoder:
 
     @property
     def attention_bias(self) -> bool:
-        """Whether q, k, v and the output have biases."""
+        """The projections of q, k, v and the output have biases."""
         return self.config.get("attention_bias", False)
 
     @property
@@ -260,7 +260,9 @@ class DeepseekMoe(NumpyDecoder):
     def mlp(self, layer: int, prefix: str, x: np.ndarray) -> np.ndarray:
         if not self.has_experts(layer):
             return super().mlp(layer, prefix, x)
-        out = self.experts(f"{prefix}mlp.", self.expert_names, x, normalise=self.config["norm_topk_prob"])
+        several = self.config["num_experts_per_tok"] > 1  # the weight of one stays what the router says
+        normalise = self.config["norm_topk_prob"] and several
+        out = self.experts(f"{prefix}mlp.", self.expert_names, x, normalise=normalise)
         if not self.config.get("n_shared_experts"):
             return out
         return out + self.gated(f"{prefix}mlp.shared_experts.", self.expert_names, x)
@@ -281,7 +283,7 @@ DECODERS: dict[str, type[NumpyDecoder]] = {
     "MiniCPMForCausalLM": MiniCPM,
     "DeepseekForCausalLM": DeepseekMoe,
 }
-"""By their architectures' names in config.json."""
+"""Decoders by their architectures' names in config.json."""
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -291,7 +293,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def linear_shapes(name: str, rows: int, columns: int, bias: bool = False) -> Shapes:
-    """Those of a matrix and, where it has one, its bias."""
+    """Return the shapes of a matrix and, if it has one, of its bias."""
     return {f"{name}.weight": (rows, columns), **({f"{name}.bias": (rows,)} if bias else {})}
 
 

@@ -22,6 +22,7 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh, platform_kind, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.stand_in import attends, stand_in
+from jaxinfer.quantization.array import four_bits
 from jaxinfer.runner.device_weights import placed_plan
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.program_table import Name
@@ -36,7 +37,7 @@ _KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _DECODE_STEPS = 8
 WITH_KV = ("decode", "mixed", "copies", "multi_step", "speculate", "draft", "verify")
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
-"""Of models that a target holds whole beside these sequences, of so many tokens."""
+"""Sequences, and tokens of each, for models that a target holds whole together with their KV."""
 
 
 def model_cases(
@@ -83,7 +84,8 @@ def model_cases(
 
 
 class Held(NamedTuple):
-    """Of a device. kept: what a program must not copy. bytes: of KV blocks and weights."""
+    """Memory of a device. kept: arrays that a program must not copy. kv_bytes: bytes of KV blocks. bytes: of KV blocks
+    and weights."""
 
     kept: tuple[Kept, ...]
     kv_bytes: int
@@ -116,7 +118,7 @@ def _described(weight: Weight, platform: str, mesh: MeshConfig) -> Iterator[tupl
     """Name, shape and type of each array that a device holds of a weight."""
     name = ".".join(map(str, weight.path))
     parts = ("",) if weight.scheme is None else (f" ({part})" for part in weight.scheme.parts)
-    for part, leaf in zip(parts, weight.leaves(platform), strict=True):
+    for part, leaf in zip(parts, weight.leaves(four_bits(platform, mesh.size)), strict=True):
         yield f"{name}{part}", shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype
 
 
@@ -173,7 +175,7 @@ def _programs(
 
 
 def large_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
-    """Those of large steps."""
+    """Return the shapes of large steps."""
     return EngineShapes(
         max_num_seqs=_ROWS,
         max_num_batched_tokens=_TOKENS,
@@ -189,18 +191,18 @@ def large_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
 
 
 def drafting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
-    """Those of large steps, which draft. The tokens of all rows are not of a weight's size."""
+    """Return the shapes of large steps that draft. All rows' tokens have another size than any weight."""
     drafting = Speculation(tokens=4, shortest=2, longest=5)
     return replace(large_shapes(config, block_size), decode_steps=1, drafting=drafting, max_model_len=_LENGTH - 256)
 
 
 def drafted_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
-    """The same, with drafts of a model."""
+    """Return `drafting_shapes` with drafts of a model."""
     return replace(drafting_shapes(config, block_size), drafting=Speculation(tokens=4, method="draft_model"))
 
 
 def fitting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
-    """As an engine has them that is asked for these sequences.
+    """Return the shapes that an engine has for these sequences.
 
     It would take 2048 tokens a step, of which activations are as large as a weight's codes.
     """

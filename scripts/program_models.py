@@ -21,7 +21,7 @@ class Model(NamedTuple):
     kv_cache_dtype: str = "auto"
 
     def config(self, layers: int | None) -> DecoderConfig:
-        """With so many layers, but one of every kind at least; None: all of them."""
+        """Return the config with `layers` layers, but at least one of every kind; None: all layers."""
         config = parse_config(_COMMON | self.fields)
         kinds = dict.fromkeys(config.layers)
         few = config.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
@@ -29,7 +29,7 @@ class Model(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the table calls it."""
+        """Name in the table."""
         weights = self.name if self.quantization == "none" else f"{self.name} in {self.quantization}"
         return weights if self.kv_cache_dtype == "auto" else f"{weights}, KV in {self.kv_cache_dtype}"
 
@@ -172,12 +172,13 @@ ODD = Model(
     },
     "int8",
 )
-"""Of eight devices each has 2368 columns of a matrix, no whole tiles of a TPU, which must lie by rows all the same."""
+"""Model of which each of eight devices has 2368 columns of a matrix, no whole tiles of a TPU; the matrix must lie by
+rows all the same."""
 FITTING = {"v5e": QUANTISED[:2]}
 """Models of which a target holds all layers beside `FITTING_SEQUENCES` of `FITTING_LENGTH` tokens."""
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
 FAMILIES = (GPT_OSS, QWEN3_MOE, GEMMA3)
-"""What differs from a dense model with one kind of layer: experts, windows, sinks, heads of 64 and of 256."""
+"""Models that differ from a dense one with one kind of layer: experts, windows, sinks, heads of 64 and of 256."""
 EXPERTS = tuple(
     Model(f"Qwen3-30B-A3B with {experts} experts", QWEN3_MOE.fields | {"num_experts": experts}) for experts in (8, 128)
 )

@@ -47,7 +47,7 @@ QUANTISED = ("llama3", "gemma3", "qwen2_moe", "gpt_oss")
 
 
 FORMATS = tuple(name for name in FORMS if name not in ACTIVATIONS)
-"""Of checkpoints, but those whose activations are rounded: of two codes as near either may be right."""
+"""Formats of checkpoints, except those with rounded activations: of two codes equally near, either may be right."""
 _PROMPT = 12
 
 
@@ -90,7 +90,7 @@ def check(folder: Path, backend: AttentionBackend, tokens: int, quantization: Qu
 
 
 def check_format(name: str, backend: AttentionBackend, tokens: int) -> Row:
-    """The same for a small Llama in a format of FORMATS, which is written first."""
+    """Check a small Llama in a format of FORMATS, which is written first, as `check` does."""
     checkpoint = checkpoint_of(name)
     decoder, size = Reference(checkpoint.config, checkpoint.plain), checkpoint.config["vocab_size"]
     prompt = text = np.random.default_rng(0).integers(0, size, _PROMPT)
@@ -140,7 +140,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = sorted(path.name for path in GOLDENS.iterdir())
     parser.add_argument("families", nargs="*", choices=[[], *names], metavar="family", help="by default all")
-    parser.add_argument("--attention-backend", default="auto", choices=["auto", "xla", "mosaic_tpu", "mosaic_gpu"])
+    parser.add_argument("--attention-backend", default="auto", choices=get_args(AttentionBackend))
     parser.add_argument("--tokens", type=int, default=24, help="to generate")
     asked = parser.parse_args()
     columns = f"{'weights':12}{'attention':12}{'tokens':>10}{'cached':>8}{'seconds':>9}"

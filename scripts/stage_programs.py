@@ -39,7 +39,7 @@ def stage_cases(
     mesh_name: str,
     exchange: Callable[[DecoderConfig, Name], Exchange],
 ) -> list[Case]:
-    """Of every stage of a mesh: the programs that it has, of `names`. Arguments are those of `model_cases`."""
+    """Return the programs of every stage of a mesh that are in `names`. Arguments are those of `model_cases`."""
     whole, platform = model.config(layers).over(*mesh.parts), platform_kind(target.platform)
     block_size = BLOCK_SIZE[target.platform]
     shapes = replace(large_shapes(whole, block_size), shards=mesh.data, stages=mesh.stages, decode_steps=1)
@@ -67,7 +67,7 @@ def stage_cases(
 
 
 def _of_layers(part: DecoderConfig) -> str:
-    """Which a stage has, for the table."""
+    """Name the layers of a stage for the table."""
     assert part.span is not None
     first, last = part.span.first, part.span.first + part.num_layers - 1
     return f"layer {first}" if first == last else f"layers {first}-{last}"
@@ -82,7 +82,8 @@ def _programs(
     backend: str,
     devices: tuple[Any, ...],
 ) -> tuple[Programs, Mesh]:
-    """With the mesh of its devices. shapes: of the engine. devices: of a host, of which the stage has its own."""
+    """Return a stage's programs and the mesh of its devices. shapes: of the engine. devices: of a host, of which the
+    stage has its own."""
     of_mesh = np.array(devices[: mesh.size]).reshape(mesh.shape)
     own = list(of_mesh.take(stage.number, axis=AXES.index("stage")).flat)
     model = stand_in(part, DTYPE, mesh.of_stage, own, platform, shapes.block_size, backend)

@@ -19,7 +19,7 @@ def measure(context: Context) -> None:
 
 
 def chip_name() -> str:
-    """Of the first device's, a key of TARGETS."""
+    """Return the first device's chip, a key of TARGETS."""
     kind, platform = jax.local_devices()[0].device_kind, platform_name()
     for name, target in TARGETS.items():
         if target.platform == platform and kind.startswith(target.kinds):

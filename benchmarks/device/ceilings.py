@@ -1,4 +1,4 @@
-"""What the device copies and multiplies at best: the yardstick of every other part."""
+"""Measure the best rates at which the device copies and multiplies: the yardstick of every other part."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def measure(context: Context) -> None:
 
 
 def memory_rates(size: int) -> dict[str, float]:
-    """Of a copy and of a read, in 10^9 bytes a second; a copy reads and writes `size` bytes."""
+    """Measure a copy and a read, in 10^9 bytes a second; a copy reads and writes `size` bytes."""
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
     copied = _best_seconds(add, jnp.zeros(size // 4, jnp.float32))
     x = jnp.zeros(size // 4, jnp.float32)

@@ -1,4 +1,4 @@
-"""What a step must read and multiply, counted from shapes."""
+"""Count from shapes the bytes that a step must read and the products that it must compute."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What is there: packages, devices, the driver. Runs first; what is missing is told before anything is measured."""
+"""Report packages, devices and the driver. Runs first, to report what is missing before measurements begin."""
 
 import subprocess
 from importlib import import_module
@@ -42,7 +42,7 @@ def _installed(name: str) -> bool:
 
 
 def _driver() -> Any:
-    """Of an NVIDIA GPU, with its clocks and limits; None where there is none."""
+    """Return the name, driver, clocks and limits of NVIDIA GPUs; None if there is none."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit", "--format=csv"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)

@@ -117,10 +117,10 @@ _SHORT_PREFILLS = ((1, 1024), (8, 256))
 """KV of 256 rows of 2048 tokens would need 89 GB beside the large model."""
 
 GPU_80GB = replace(GPU, name="gpu-80gb", prefills=_SHORT_PREFILLS)
-"""For an H100 or an A100."""
+"""Form of an H100 or an A100."""
 
 GPU_32GB = replace(GPU_80GB, name="gpu-32gb", rows=(1, 8, 32), draft_rows=(1, 4, 16, 32), slots=64)
-"""For an A100 of 40 GB, an L40S or an RTX 5090: the large model with KV of fewer rows."""
+"""Form of an A100 with 40 GB, an L40S or an RTX 5090: the large model has KV of fewer rows."""
 
 GPU_16GB = replace(
     GPU_32GB,
@@ -132,7 +132,7 @@ GPU_16GB = replace(
     copy_bytes=2 << 30,
     slots=32,
 )
-"""For an L4 or an RTX 4090: the large model is one that fits."""
+"""Form of an L4 or an RTX 4090: the large model is one that fits."""
 
 TPU = replace(
     GPU_80GB,
@@ -140,13 +140,13 @@ TPU = replace(
     platform="tpu",
     patience=3,  # XLA compiles longer for a TPU; how much longer the whole suite takes was never measured
 )
-"""For a v5p or a v7x: rows and models are those of a GPU."""
+"""Form of a v5p or a v7x: rows and models are those of a GPU."""
 
 TPU_32GB = replace(TPU, name="tpu-32gb", rows=(1, 8, 32), draft_rows=(1, 4, 16, 32), slots=64)
-"""For a v6e or a v4: the large model with KV of fewer rows."""
+"""Form of a v6e or a v4: the large model has KV of fewer rows."""
 
 TPU_16GB = replace(GPU_16GB, name="tpu-16gb", platform="tpu", patience=TPU.patience)
-"""For a v5e: the large model is one that fits."""
+"""Form of a v5e: the large model is one that fits."""
 
 CPU = Form(
     name="cpu",

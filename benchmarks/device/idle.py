@@ -1,10 +1,10 @@
-"""How long the device waits for the host between decode steps, one step ahead and without.
+"""Measure how long the device waits for the host between decode steps, one step ahead and without.
 
-Two accounts. By time: the wall time of a step of the engine, against that of the same step where the host does
-nothing but dispatch, its plans made beforehand; what is over is time in which the device had nothing to do (or the
-host's work slowed it). It is a difference of two measurements, and below nothing where they differ by less than their
-noise. By trace: the profiler's record of a GPU's streams, or of a TPU's operations; idle is the share of the time
-between the first and the last in which no kernel and no copy ran. A TPU's record shows a loop as one operation.
+There are two methods. By time: the wall time of an engine's step against the same step on a host that only dispatches
+plans made beforehand; the difference is time in which the device had nothing to do (or the host's work slowed it). A
+difference smaller than the noise of both measurements may be negative. By trace: the profiler's record of a GPU's
+streams, or of a TPU's operations; idle is the share of the time between the first and the last in which no kernel and
+no copy ran. A TPU's record shows a loop as one operation.
 """
 
 import time
@@ -26,7 +26,7 @@ from jaxinfer.sampling import SamplingParams
 Interval = tuple[float, float]
 
 _DEVICE_LINES = {"/device:GPU": "Stream", "/device:TPU": "XLA Ops"}
-"""How the profiler calls a device, and the lines that show what ran on it; both are the beginnings of names."""
+"""Prefixes of the profiler's names of devices, and of the lines that show what ran on them."""
 
 
 def measure(context: Context) -> None:
@@ -125,7 +125,7 @@ def intervals_of(data: Any) -> list[Interval]:
 
 
 def union(intervals: list[Interval]) -> list[Interval]:
-    """The same times as disjoint intervals, in order."""
+    """Merge intervals into disjoint ones that cover equal times, in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:

@@ -7,7 +7,7 @@ from typing import Any
 _BUFFERS = "--xla_gpu_enable_command_buffer="
 NO_BUFFERS = _BUFFERS
 STRAIGHT_IN_BUFFERS = _BUFFERS + "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
-"""As XLA has it by itself: no loops, no branches."""
+"""Flag with XLA's own default types of command buffers: no loops, no branches."""
 
 
 @dataclass(frozen=True)

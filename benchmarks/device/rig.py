@@ -83,7 +83,7 @@ class Rig:
         return self._time(lambda: self._admit(plan, context), run, repeats, steps)
 
     def drafting_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
-        """The same of steps that draft: as many drafts a row as the runner's shapes say."""
+        """Measure steps that draft, with as many drafts a row as the runner's shapes allow."""
         most = np.full(rows, self._runner.shapes.burst, np.int32)
         plan = self._decode_plan(rows)._replace(kind=StepKind.SPECULATE, samples=most)
 

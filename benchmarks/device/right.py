@@ -22,11 +22,11 @@ _TESTS = {
     "tpu": ("test_tpu_attention.py", "test_quantized_matmul.py", "test_grouped_matmul.py", "test_attention.py"),
     "cpu": ("test_attention.py",),
 }
-"""By platform."""
+"""Files of tests, by platform."""
 _TINY = ("test_attention.py::test_equals_oracle",)
 _JAX_PLATFORMS = {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 _POWERS = range(6, 27)
-"""Of two: values of four bytes, 256 bytes to 256 MiB."""
+"""Powers of two, counts of values of four bytes: 256 bytes to 256 MiB."""
 
 
 class Tally:

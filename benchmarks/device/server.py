@@ -14,7 +14,7 @@ from benchmarks.device.engine import small_folder
 from benchmarks.stream_client import count_events
 
 _SECONDS, _SETTLE = 10.0, 2.0
-"""On a GPU or TPU."""
+"""Seconds that are measured on a GPU or TPU, and seconds before them."""
 
 
 def measure(context: Context) -> None:

@@ -10,7 +10,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def lines(results: Results) -> Iterator[str]:
-    """What was measured, a line each; shares are of what the same run copied and multiplied."""
+    """Yield the measurements, a line each; shares are of the rates at which the same run copied and multiplied."""
     ceilings = results.get("ceilings", {})
     copied, multiplied = ceilings.get("copy_gb_per_s"), ceilings.get("matmul_tflops")
     if copied:

@@ -1,4 +1,4 @@
-"""The same workload through transformers' continuous batching."""
+"""Run the suite's workload through transformers' continuous batching."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The same workload through vLLM, where it is installed; its weights are random too."""
+"""Run the suite's workload through vLLM if it is installed; its weights are random, too."""
 
 import time
 from typing import Any

@@ -18,7 +18,7 @@ class Job(NamedTuple):
 
 
 def make_jobs(form: Form, count: int, seed: int = 0) -> list[Job]:
-    """The same jobs for every engine. Ids are from 1, since 0 ends a text."""
+    """Return equal jobs for every engine. Ids are from 1, since 0 ends a text."""
     draw = random.Random(seed)
     highest = min(_HIGHEST_ID, form.small["vocab_size"] - 1)
     prompts = [

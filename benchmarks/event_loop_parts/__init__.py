@@ -1,1 +1,1 @@
-"""What event_loop.py is made of."""
+"""Parts of event_loop.py."""

@@ -1,4 +1,4 @@
-"""What is done to a server: bodies that cost much to read, and bodies and headers that never end."""
+"""Attacks on a server: bodies that are costly to read, and bodies and headers that never end."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ _PAUSE = 0.2
 
 
 class Target(NamedTuple):
-    """Where the server listens."""
+    """Address of the server."""
 
     host: str
     port: int

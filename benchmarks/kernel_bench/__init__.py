@@ -1,1 +1,1 @@
-"""What `benchmarks/kernels.py` is made of: cases, their bytes and FLOPs, programs, timing, the plot."""
+"""Parts of `benchmarks/kernels.py`: cases, their bytes and FLOPs, programs, timing, the plot."""

@@ -217,6 +217,6 @@ def layout_of(platform: str, model: ModelShape) -> KVLayout:
 
 
 def runnable(backends: tuple[str, ...], platform: str) -> tuple[str, ...]:
-    """Those that are made for `platform`: `mosaic_tpu` and `mosaic_gpu` say it in their names."""
-    made_for: dict[str, Any] = {"mosaic_tpu": "tpu", "mosaic_gpu": "gpu", "cudnn": "gpu"}
+    """Return the backends for `platform`: `mosaic_tpu` and `mosaic_gpu` name theirs."""
+    made_for: dict[str, Any] = {"mosaic_tpu": "tpu", "mosaic_gpu": "gpu", "cudnn": "gpu", "native": "cpu"}
     return tuple(name for name in backends if made_for.get(name, platform) == platform)

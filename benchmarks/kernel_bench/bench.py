@@ -37,7 +37,7 @@ class Bench(NamedTuple):
 
     @property
     def ceilings_shown(self) -> dict[str, Any]:
-        """As they are written down."""
+        """Ceilings as they are written to the results."""
         copied, multiplied = round(self.ceilings.bytes / 1e9, 1), round(self.ceilings.flops / 1e12, 4)
         return {"copy_gb_per_s": copied, "matmul_tflops": multiplied, "dtype": self.form.dtype}
 
@@ -92,7 +92,7 @@ def run_cases(
 
 
 def attention_backends(bench: Bench) -> tuple[str, ...]:
-    """Those that are timed."""
+    """Return the attention backends that are timed."""
     return _backends(bench, tuple(ATTENTION_BACKENDS))
 
 
@@ -139,7 +139,7 @@ def _writers(bench: Bench, case: WriteCase, layers: int, calls: int) -> Peers:
 
 
 def _attention(bench: Bench, case: AttentionCase, layers: int, calls: int) -> Peers:
-    """Of ours those that read the layout, unless they were asked for by name."""
+    """Return the peers of an attention case. Backends of ours must read its layout, unless asked for by name."""
     layout, dtype = layout_of(bench.platform, case.model), bench.form.dtype
     names = [name for name in attention_backends(bench) if bench.backends or layout in ATTENTION_BACKENDS[name]]
     sizes = (bench.page_size, layers, calls, dtype)

@@ -9,7 +9,7 @@ VERIFIED = 4
 
 
 class ModelShape(NamedTuple):
-    """What one device has of a layer's attention.
+    """Heads of a layer's attention that one device has.
 
     window: keys a token sees, None for all. latent: multi-head latent attention with absorbed projections; one key for
     all heads, whose beginning is the value.
@@ -76,7 +76,7 @@ class AttentionCase(NamedTuple):
 
     @property
     def short_rows(self) -> int:
-        """How many rows hold at most `short_len` tokens."""
+        """Number of rows that hold at most `short_len` tokens."""
         return 0 if self.kind == "prefill" else self.rows
 
     @property

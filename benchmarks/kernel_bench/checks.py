@@ -1,4 +1,4 @@
-"""What is timed must be right: results beside expected ones, in memory that held NaN."""
+"""Check the results of everything that is timed against expected ones, in memory that held NaN."""
 
 from typing import Any
 

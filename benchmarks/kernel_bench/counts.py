@@ -63,7 +63,7 @@ def _matmuls(case: MatmulCase, itemsize: int) -> Work:
 
 
 def _write(case: WriteCase) -> Work:
-    """What is new is read once and written once; nothing is multiplied."""
+    """Count the work of a write: each new value is read once and written once; nothing is multiplied."""
     return Work(2 * case.tokens * case.model.kept * jnp.dtype(case.dtype).itemsize, 0)
 
 

@@ -78,7 +78,7 @@ WORTH_MOST: tuple[Case, ...] = (
     decode(LLAMA_8B, 256, 2048),
     *(WriteCase(LLAMA_8B, *size, "float8_e4m3fn") for size in ((32, 1), (1, 2048), (256, 1), (1, 1))),
 )
-"""Of one model; what goals are set for comes first."""
+"""Cases of one model; those that have goals come first."""
 
 
 def _whole_grid() -> tuple[Case, ...]:
@@ -111,7 +111,7 @@ _CODES: tuple[tuple[Codes, int | None], ...] = (
 """Type, and values that share a scale."""
 
 _ROUNDED: tuple[Codes, ...] = ("e4m3", "int8")
-"""Of weights and rows."""
+"""Types of codes of both weights and rows."""
 
 _OF_EXPERTS: tuple[Literal["plain", "e4m3"], ...] = ("plain", "e4m3")
 
@@ -255,6 +255,6 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "cpu": CPU.cases[:5],
     "tiny": TINY.cases,
 }
-"""What `device_suite.py` runs, by form."""
+"""Cases that `device_suite.py` runs, by form."""
 
 FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, *OF_MEMORY, CPU, TINY)}

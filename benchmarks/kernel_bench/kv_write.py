@@ -25,7 +25,7 @@ _CHECKED = 1000
 
 
 class Tokens(NamedTuple):
-    """Where new tokens go, in the forms that writers take."""
+    """Places of new tokens, in the forms that writers take."""
 
     rows: RaggedRows
     places: TokenPlaces

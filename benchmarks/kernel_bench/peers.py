@@ -1,4 +1,4 @@
-"""What is timed beside our kernels, by others: their chains by name, and why one is left out."""
+"""Kernels by others that are timed for comparison: their chains by name, and reasons for those left out."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -51,7 +51,7 @@ class Pool:
         return chain
 
     def chain(self, program: Any, lengths: Sequence[int], most_rounds: int) -> Chain:
-        """As many calls, one to `most_rounds`, as read the whole pool once."""
+        """Return a chain of calls, one to `most_rounds`, that reads the whole pool once."""
         rounds, rows, model = self.rounds(lengths), len(lengths), self._model
         tables = jnp.asarray(self.tables(lengths, most_rounds))
         arrays = ragged_rows(np.zeros((rows, tables.shape[2])), np.array(lengths) - 1, np.ones(rows, int))

@@ -62,7 +62,7 @@ def headline(result: dict[str, Any]) -> str:
 
 
 def _shares(rows: Sequence[dict[str, Any]]) -> str:
-    """For each backend the median share of the device's roof by kind of case."""
+    """Summarise the median share of the device's roof for each backend, by kind of case."""
     shares: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         shares.setdefault(row["backend"], {}).setdefault(row["kind"], []).append(row["roof_share"])

@@ -22,13 +22,13 @@ class Chain(NamedTuple):
 
 
 class Ceilings(NamedTuple):
-    """What the device was seen to do in this run, a second: bytes that a copy reads and writes, FLOPs of a product."""
+    """Rates a second that the device reached in this run: bytes that a copy reads and writes, FLOPs of a product."""
 
     bytes: float
     flops: float
 
     def seconds(self, work: Work) -> float:
-        """What `work` takes at the least, where moving and multiplying go on at once."""
+        """Return the least time of `work`, with copies and products overlapped."""
         return max(work.bytes / self.bytes, work.flops / self.flops)
 
 

@@ -18,7 +18,7 @@ Call = Callable[[int], Any]
 
 
 class Place(NamedTuple):
-    """Where tensors are: torch's names."""
+    """Device and dtype of tensors, by torch's names."""
 
     device: str
     dtype: str

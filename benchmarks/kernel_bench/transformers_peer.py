@@ -1,11 +1,11 @@
-"""What transformers' continuous batching does in attention where flash-attn is not installed: its paged `sdpa` way.
+"""Time the attention of transformers' continuous batching without flash-attn: its paged `sdpa` path.
 
 New keys and values are copied to their slots, all slots that the step reads are gathered into one run of keys for all
 rows together, and scaled_dot_product_attention goes over it under a mask that keeps rows apart. Its own function is
 called; only the cache is this file's, with the operations of its `update` (index_copy_, index_select) on the same
-shapes: its own needs a model and a scheduler. The indices and the mask are made outside of the timed call, as its
-scheduler makes them once for all layers. With flash-attn it would read pages where they lie; that needs a
-package, or the network, and is not compared here.
+shapes: its own needs a model and a scheduler. The indices and the mask are computed outside of the timed call, as its
+scheduler computes them once for all layers. With flash-attn it would read pages in place; that needs a package, or the
+network, and is not compared here.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""What the rows say: at which points of the grid our kernel is ahead of each other one, and which goals are met."""
+"""Judge the rows: the points of the grid at which our kernel is ahead of each other one, and the goals that are met."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ _COPY, _MATMUL, _TIMES = 0.85, 0.65, 4.0
 
 
 class Goal(NamedTuple):
-    """Of one case, on a GPU. figure: of our row and xla's."""
+    """Goal for one case on a GPU. figure: computed from our row and xla's."""
 
     case: str
     what: str
@@ -27,16 +27,17 @@ def verdict(rows: Sequence[Row], cases: Sequence[Case], platform: str) -> dict[s
 
 
 def verdict_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Of what holds a verdict; none, where it was never reached."""
+    """Yield the lines of a verdict; none if it was never reached."""
     yield from compared_lines(found.get("compared", ()))
     yield from goal_lines(found.get("goals", ()))
 
 
 def compared(rows: Sequence[Row], platform: str) -> list[dict[str, Any]]:
-    """For each case: times, how many times as long each other backend takes as ours, by name; failed, their errors.
+    """Compare for each case our kernel with every other backend: times, the ratios of theirs to ours by name, and the
+    errors of those that failed.
 
-    Ours is the platform's own kernel; `xla`, where there is none. error: ours, if it did not run, and then no times.
-    Medians are compared; lost: those that take no longer than ours, or all of them where ours did not run.
+    Ours is the platform's own kernel, or `xla` if there is none. error: ours, if it did not run; there are no times
+    then. Medians are compared. lost: backends that take no longer than ours, or all of them if ours did not run.
     """
     by_case: dict[str, dict[str, Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What host and device do over time, while an engine on a real runner decodes."""
+"""Record the work of host and device over time, while an engine on a real runner decodes."""
 
 import queue
 import threading
@@ -13,7 +13,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.text.request_output import OutputCollector
 
 HOST = ("schedule", "dispatch", "wait", "apply", "text")
-"""What the host does in a step: plan; pack and dispatch; wait for the device; read results; detokenise."""
+"""Stages of the host's work in a step: plan; pack and dispatch; wait for the device; read results; detokenise."""
 
 
 class Span(NamedTuple):
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """What the host did, and when the device was busy with which step."""
+    """Spans of the host's work, and of the steps that the device ran."""
 
     host: list[Span]
     device: list[Span]
@@ -103,7 +103,7 @@ class _Recorder:
         return getattr(self._runner, name)
 
     def lap(self, what: str) -> None:
-        """What was done since the last call."""
+        """Record the work since the last call as `what`."""
         now = time.perf_counter()
         self.spans.append(Span(what, self.mark, now))
         self.mark = now

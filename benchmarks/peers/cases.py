@@ -1,4 +1,4 @@
-"""What is asked of every engine: prompts of random ids, outputs of set lengths."""
+"""Workload of every engine: prompts of random ids, outputs of set lengths."""
 
 import random
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """model: `smollm2` or `stories`. at_once: requests in flight. prompts, outputs: shortest and longest, tokens.
-    prefix: tokens that all prompts of a run begin with."""
+    """model: `smollm2`, `qwen3` or `stories`. at_once: requests in flight. prompts, outputs: shortest and longest,
+    tokens. prefix: tokens that all prompts of a run begin with."""
 
     name: str
     model: str
@@ -43,6 +43,10 @@ FULL = (
     Case("8 at once", "smollm2", 16, 8, (64, 256), (48, 96)),
     Case("32 at once", "smollm2", 32, 32, (64, 256), (48, 96)),
     Case("shared prefix", "smollm2", 16, 8, (16, 48), (48, 80), prefix=512),
+    Case("first of 128", "smollm2", 1, 1, (128, 128), (2, 2)),
+    Case("first of 2048", "smollm2", 1, 1, (2048, 2048), (2, 2)),
+    Case("0.6B one stream", "qwen3", 1, 1, (128, 128), (64, 64)),
+    Case("0.6B 4 at once", "qwen3", 4, 4, (64, 128), (32, 64)),
     Case("stories", "stories", 64, 32, (32, 128), (64, 128)),
 )
 SMALL = (

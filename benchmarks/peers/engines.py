@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+INTEGERS = ("int8", "int4")
 _START_SECONDS = 900
 _PACKAGES = {"jaxinfer": ("jax", "jaxlib"), "transformers": ("transformers", "torch")}
 
 
 @dataclass(frozen=True)
 class Engine:
-    """name and dtype say what is measured; int8: weights in 8 bits, llama.cpp's q8_0. program: a Python, or llama.cpp's
-    server."""
+    """name and dtype say what is measured; int8 and int4: weights in such codes, the rest in bfloat16; of llama.cpp
+    q8_0 and q4_0. program: a Python, or its server."""
 
     name: str
     dtype: str
@@ -31,7 +32,7 @@ class Engine:
         return f"{self.name} {self.dtype}"
 
     def versions(self) -> dict[str, str]:
-        """What the engine is made of, by its own environment's account: packages, or llama.cpp's build."""
+        """Return the versions of the engine's packages in its own environment, or llama.cpp's build."""
         if self.name == "llama.cpp":
             done = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=True, timeout=60)
             told = (done.stdout + done.stderr).splitlines()
@@ -50,7 +51,9 @@ class Engine:
             sizes = {"-np": slots, "-c": slots * length, "-t": os.cpu_count() or 1, "--port": port}
             flags = [str(text) for pair in sizes.items() for text in pair]
             return [self.program, "-m", str(gguf), "--host", "127.0.0.1", *flags]
-        types = ["--quantization", "int8"] if self.dtype == "int8" else ["--dtype", self.dtype]
+        types = (
+            ["--quantization", self.dtype, "--dtype", "bfloat16"] if self.dtype in INTEGERS else ["--dtype", self.dtype]
+        )
         flags = ["--port", str(port), *types, "--max-num-seqs", str(slots), "--max-waiting", "4096"]
         return [self.program, "-m", "jaxinfer", "serve", str(folder), *flags]
 

@@ -26,6 +26,21 @@ SMOLLM2_135M: dict[str, Any] = {
     "tie_word_embeddings": True,
     "eos_token_id": 0,
 }
+QWEN3_06B: dict[str, Any] = {
+    **SMOLLM2_135M,
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
 TINY: dict[str, Any] = {
     **SMOLLM2_135M,
     "vocab_size": 1024,
@@ -43,6 +58,8 @@ _NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -57,7 +74,7 @@ def make_folder(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def make_gguf(folder: Path, kind: str) -> Path:
-    """A GGUF file (`bf16`, `f32` or `q8_0`) of a folder that `make_folder` wrote; needs the package `gguf`."""
+    """A GGUF file (`bf16`, `f32`, `q8_0` or `q4_0`) of a folder that `make_folder` wrote; needs the package `gguf`."""
     file = folder / f"model-{kind}.gguf"
     if not file.exists():
         _write_gguf(folder, kind, file)
@@ -69,12 +86,12 @@ def _write_gguf(folder: Path, kind: str, file: Path) -> None:
 
     config = json.loads((folder / "config.json").read_text())
     quantised = gguf.GGMLQuantizationType[kind.upper()]
-    writer = gguf.GGUFWriter(file, "llama")
+    writer = gguf.GGUFWriter(file, config["model_type"])
     _write_fields(writer, config)
     _write_tokenizer(writer, config, gguf)
     for name, tensor in load_file(folder / "model.safetensors").items():
         values = np.asarray(tensor, np.float32)
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
+        if config["model_type"] == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             values = _interleaved(values, config["head_dim"])
         if values.ndim == 1:
             writer.add_tensor(_gguf_name(name), values)
@@ -95,6 +112,8 @@ def _write_fields(writer: Any, config: dict[str, Any]) -> None:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])

@@ -1,4 +1,4 @@
-"""What both forms of the pipeline have in common: programs by bucket, how long compiling them takes, host time."""
+"""Base of both forms of the pipeline: programs by bucket, their compile times, host time."""
 
 import time
 from abc import ABC, abstractmethod
@@ -70,7 +70,7 @@ class Form(ABC):
 
     @abstractmethod
     def device_bytes(self) -> list[int]:
-        """Of weights and state on each device."""
+        """Return the bytes of weights and state on each device."""
 
     def read(self) -> list[int]:
         """Tokens of the oldest microbatch that has been dispatched to its end and was not read."""

@@ -13,7 +13,7 @@ HIDDEN, TOKENS = (64, 1024), (64, 3)
 
 
 def ways() -> dict[str, Callable[[], Any]]:
-    """By name. What each call returns is on the second device."""
+    """Return the ways to hand arrays over, by name. Each call's result is on the second device."""
     one, other = jax.devices()[:2]
     hidden = jax.device_put(np.ones(HIDDEN, np.float32), _alone(one))
     tokens = jax.device_put(np.ones(TOKENS, np.int32), _alone(one))

@@ -70,7 +70,7 @@ def _padded(rows: list[tuple[int, int, int, int]], drawing: int) -> Microbatch:
 
 
 def decode_round(stages: int, rows: int) -> list[Microbatch]:
-    """As many microbatches as stages, of other slots each."""
+    """Return one microbatch a stage, each of other slots."""
     return [decode(range(at * rows, (at + 1) * rows)) for at in range(stages)]
 
 
@@ -81,7 +81,7 @@ def first_newest() -> np.ndarray:
 
 
 def reference_tokens(model: Model, microbatches: Sequence[Microbatch]) -> list[list[int]]:
-    """What each microbatch draws, where one device runs all layers of one after the other."""
+    """Return the tokens that each microbatch draws if one device runs all layers, one microbatch after the other."""
     weights, (embed, head) = jax.tree.map(jnp.asarray, layer_weights(model)), map(jnp.asarray, tables(model))
 
     @jax.jit

@@ -25,7 +25,7 @@ class Model:
 
     @property
     def stages(self) -> int:
-        """How many."""
+        """Number of stages."""
         return len(self.layers)
 
 
@@ -39,7 +39,7 @@ class Layer(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What goes from stage to stage beside hidden states, int32 [T] each. draws: 1 for tokens whose next is drawn."""
+    """Arrays that go from stage to stage besides hidden states, int32 [T] each. draws: 1 if the next token is drawn."""
 
     slots: jax.Array
     positions: jax.Array
@@ -102,7 +102,7 @@ def drawn(table: jax.Array, x: jax.Array, rows: Rows) -> jax.Array:
 
 
 def no_draws() -> jax.Array:
-    """What `drawn` returns for padding."""
+    """Return the result of `drawn` for padding."""
     return jnp.tile(jnp.array([SCRATCH, 0, 0], jnp.int32), (MAX_ROWS, 1))
 
 

@@ -91,7 +91,7 @@ class OneProgram(Form):
         return (self._weights, self._state, self._newest, self._hidden, self._rows, self._draws)
 
     def _stage_weights(self) -> list[Any]:
-        """Of each stage: layers, and the tables, which are zeros where a stage has none."""
+        """Return the weights of each stage: layers, and the tables, which are zeros in a stage that has none."""
         layers, (embed, head), stages = layer_weights(self.model), tables(self.model), []
         nothing = Layer(*map(np.zeros_like, layers[0]))
         for stage, count in enumerate(self.model.layers):

@@ -1,4 +1,4 @@
-"""What lists of microbatches take in each form where stages run side by side: computed from the cost of a layer."""
+"""Compute the time of microbatches in each form if stages run side by side, from the cost of a layer."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,14 +14,14 @@ class LayerCost(NamedTuple):
     token: float
 
     def of(self, bucket: int) -> float:
-        """Of one layer."""
+        """Return the cost of one layer."""
         return self.weights + self.token * bucket
 
 
 def schedules(
     layers: Sequence[int], head: float, microbatches: Sequence[Microbatch], cost: LayerCost
 ) -> dict[str, list[float]]:
-    """Of each form, milliseconds until all microbatches have left, and at most between two tokens of the same rows.
+    """Return for each form the milliseconds until all microbatches have left, and the most between two tokens of a row.
 
     `B, own rows`: a microbatch waits for the last one of its own rows alone, not for any that drew as many before it.
     layers: of each stage. head: of the last stage, in layers over a microbatch's rows.

@@ -82,7 +82,7 @@ class StagePrograms(Form):
         return [sum(x.nbytes for x in jax.tree.leaves(each)) for each in zip(arrays, both, strict=True)]
 
     def _run(self, stage: int, hidden: Any, rows: jax.Array) -> tuple[Any, jax.Array]:
-        """What the next stage reads. The last stage's rows are what it has drawn."""
+        """Run a stage and return the inputs of the next one. The last stage's rows are the tokens that it has drawn."""
         program = self._program(stage, hidden, rows)
         given = self._given(stage, hidden, rows)
         if stage == 0:

@@ -1,1 +1,1 @@
-"""What the programs of structured output are made of."""
+"""Parts of the benchmarks of structured output."""

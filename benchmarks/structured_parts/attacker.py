@@ -1,4 +1,4 @@
-"""What disturbs a server, in a process of its own, which gives way to all others: whoever attacks is elsewhere."""
+"""Attack a server from a process of the lowest priority: real attackers are on other machines."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ _prepared: list[tuple[Attack, list[bytes]]] = []
 
 
 def give_way() -> None:
-    """Of this process, to all others."""
+    """Give this process the lowest priority."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
@@ -48,7 +48,8 @@ def prepare(attack: Attack) -> None:
 
 
 def carry_out(url: str, pids: Sequence[int]) -> dict[str, Any]:
-    """What was prepared, until the last answer has come: the answers by status, and the server's memory meanwhile."""
+    """Carry out the prepared attack until the last answer has come; return the answers by status, and the server's
+    memory meanwhile."""
     attack, bodies = _prepared[0]
     with _memory_watched(pids) as seen:
         match attack.name:
@@ -72,7 +73,7 @@ def _count_everywhere(seconds: float) -> None:
 
 
 def memory_mb(pids: Sequence[int]) -> float:
-    """Of these processes and their children, without what they share with others."""
+    """Return the MiB of these processes and their children, with shared memory divided among those that share it."""
     total = 0
     for pid in pids:
         with contextlib.suppress(psutil.Error):

@@ -17,7 +17,7 @@ from jaxinfer.grammar.grammars import Grammars
 
 BLOCK, CONTEXT, END = 16, 4096, 0
 QUOTES_PER_TOKEN = 1 / 8
-"""How often the token of a quotation mark is drawn where it may be: strings have so many tokens."""
+"""Probability of the token of a quotation mark when it may be drawn: strings have so many tokens."""
 
 
 class LegalRunner(SimulatedRunner):
@@ -48,12 +48,12 @@ class LegalRunner(SimulatedRunner):
         return super().sample(step, forwarded)
 
     def collect(self, handle) -> StepResult:
-        """With the tokens that were drawn."""
+        """Return the step's result with the tokens that were drawn."""
         result, tokens = super().collect(handle), self._drawn.pop(0)
         return result._replace(tokens=tokens[: len(result.tokens), None])
 
     def _sampling_slots(self, step: PackedForward) -> np.ndarray:
-        """Of rows, in order; rows that draw nothing get a token, too, which nobody reads."""
+        """Return the sampling slots of rows, in order; rows that draw nothing get a token, too, which nobody reads."""
         layout = self._layouts_of.decode if step.kind is StepKind.DECODE else self._layouts_of.mixed
         return layout(step.bucket).views(step.array)["slots"][: step.num_rows]
 

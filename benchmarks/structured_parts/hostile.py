@@ -1,4 +1,4 @@
-"""What is asked of a server that is to take too much: schemas, regular expressions and grammars, and their size."""
+"""Requests that try to overload a server: schemas, regular expressions and grammars, and their size."""
 
 import json
 from collections.abc import Callable

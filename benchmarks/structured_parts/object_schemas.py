@@ -55,7 +55,7 @@ def of_suite(file: Path) -> Iterator[ObjectSchema]:
 
 
 def of_functions(file: Path, answers: Path) -> Iterator[ObjectSchema]:
-    """Of the first function that each question offers. answers: accepted values of each argument."""
+    """Yield the schema of the first function that each question offers. answers: accepted values of each argument."""
     for row, answer in zip(_read(file), _read(answers), strict=True):
         (arguments,) = answer["ground_truth"][0].values()
         instance = {name: values[0] for name, values in arguments.items() if values[0] != ""}
@@ -65,7 +65,7 @@ def of_functions(file: Path, answers: Path) -> Iterator[ObjectSchema]:
 
 
 def strict_form(schema: Any) -> Any:
-    """With all properties required and no others allowed, at every level."""
+    """Return a schema with all properties required and no others allowed, at every level."""
     inner = {name: strict_form(each) for name, each in schema.get("properties", {}).items()}
     closed = (
         {"properties": inner, "required": [*inner], "additionalProperties": False} if "properties" in schema else {}
@@ -75,7 +75,7 @@ def strict_form(schema: Any) -> Any:
 
 
 def _asking_for(instance: dict[str, Any]) -> str:
-    """As the demo was taught to be asked for JSON."""
+    """Return a prompt for JSON in the words that the demo was trained on."""
     fields = [f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in instance.items()]
     listed = ", ".join(fields[:-1]) + " and " * (len(fields) > 1) + "".join(fields[-1:])
     return f"Give me a JSON object with {listed}." if fields else "Give me a JSON object."

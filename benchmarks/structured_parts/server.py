@@ -1,4 +1,4 @@
-"""What constrained streams, and plain ones beside them, get of a whole server: HTTP, SSE and two processes."""
+"""Measure the throughput of constrained and plain streams next to each other: HTTP, SSE and two processes."""
 
 import asyncio
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def _rates(found: list[Streams]) -> dict[str, float]:
 
 
 def _shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each turn's plain streams: what constrained ones get, and what plain ones get beside constrained ones."""
+    """Return, as shares of the turn's plain streams, throughputs of constrained ones and of plain ones next to them."""
     plain, bound, half = ([row for row in rows if row["kind"] == kind] for kind in ("plain", "constrained", "half"))
     return {
         "structured_share": _spread(one["all"] / other["all"] for one, other in zip(bound, plain, strict=True)),

@@ -30,7 +30,8 @@ def fingerprint(folder: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Of a folder of leaves all, of others those of the model; none that is hidden, as what git keeps."""
+    """Yield all files of a folder of leaves, or the model's files of any other folder; hidden ones, such as git's, are
+    left out."""
     every = folder.rglob("*") if holds_leaves(folder) else folder.glob("*")
     for path in every:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -39,7 +40,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _parts(file: Path, opened: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
-    """What is read of a file: begin and length of each part, in bytes."""
+    """Yield the parts of a file that are read: begin and length of each, in bytes."""
     if size <= _WHOLE:
         yield 0, size
     elif file.suffix == ".safetensors" and (header := _header(opened)) is not None:
@@ -61,7 +62,7 @@ def _samples(first: int, size: int, count: int, length: int) -> Iterator[tuple[i
 
 
 def _header(opened: BinaryIO) -> tuple[int, dict[str, Any]] | None:
-    """Where a safetensors file's values begin, and its tensors; None where it has no such header."""
+    """Return the offset of a safetensors file's values, and its tensors; None if it has no such header."""
     try:
         length = int.from_bytes(opened.read(8), "little")
         tensors = json.loads(opened.read(min(length, 100 << 20)))

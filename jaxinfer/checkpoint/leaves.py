@@ -31,15 +31,15 @@ KEY = "jaxinfer_leaves.json"
 FOLDER = "leaves"
 """The folder of their parts."""
 _COMMITTED = "commit_success.txt"
-"""Where orbax writes the path that a part had when it was written; only object stores need it."""
+"""File in which orbax writes a part's path when the part is complete; only object stores need it."""
 CHUNK_BYTES = 32 * 2**20
-"""Of a leaf that are compressed together, at most: threads read chunks, and shards read few that they do not need."""
+"""Most bytes of a leaf that are compressed together: threads read chunks, and shards little that they do not need."""
 _MOST_TOLD = 500
 """Characters of an error of TensorStore, which has the path of a chunk in it."""
 
 
 def holds_leaves(folder: Path) -> bool:
-    """Whether a model folder's weights are leaves instead of safetensors."""
+    """Return whether a model folder's weights are leaves instead of safetensors."""
     return is_there(folder / KEY)
 
 

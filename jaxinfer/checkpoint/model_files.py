@@ -1,4 +1,4 @@
-"""What the JSON files of a model folder say beside the weights. No jax."""
+"""Read the JSON files of a model folder. No jax."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

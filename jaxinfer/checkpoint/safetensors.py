@@ -38,7 +38,7 @@ TYPES = {
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
-"""Those of tensors that are read, by their names in files."""
+"""Supported types of tensors, by their names in files."""
 _MAX_HEADER = 100 * 2**20
 _MAX_AXES = 8
 _READ_AT_ONCE = 8 * 2**20  # bytes; a signal waits for the end of a read
@@ -180,7 +180,7 @@ class Checkpoint:
 
 
 def _read_part(file: FileIO, info: TensorInfo, index: Index) -> np.ndarray:
-    """Where columns are asked for, rows are read whole, some at a time, and cut."""
+    """Read a part of a tensor. To read some of its columns, whole rows are read, a few at a time, and cut."""
     if not index:
         return _read_whole(file, info)
     columns = index[1:]
@@ -197,7 +197,7 @@ def _read_part(file: FileIO, info: TensorInfo, index: Index) -> np.ndarray:
 
 
 def _read_whole(file: FileIO, info: TensorInfo) -> np.ndarray:
-    """Of any number of axes."""
+    """Read a whole tensor of any number of axes."""
     flat = info._replace(shape=(1, *info.shape))
     return _read_rows(file, flat, 0, 1)[0]
 

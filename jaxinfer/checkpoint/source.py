@@ -1,4 +1,4 @@
-"""Where a model lies: a folder here, or a hub id whose files are fetched. No jax."""
+"""Find a model: a local folder, or a hub id whose files are fetched. No jax."""
 
 import difflib
 import logging

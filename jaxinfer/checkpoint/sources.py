@@ -1,4 +1,4 @@
-"""Where the values of a weight come from: tensors of a checkpoint, split, cut, sorted, turned, joined and stacked.
+"""Sources of a weight's values: tensors of a checkpoint, split, cut, sorted, transposed, joined and stacked.
 
 A Source knows its shape and the tensors that it reads, and reads any part of itself from just the parts of the tensors
 that hold it. No jax.
@@ -347,7 +347,7 @@ def _filled(shape: Shape, fill: float, dtype: np.dtype) -> np.ndarray:
 
 
 def _cover(dims: Shape, index: Index) -> tuple[slice, list[int], list[slice]]:
-    """For one axis split into `dims`: the run that covers `index`, its shape, and the slices still to take."""
+    """Return, for one axis split into `dims`, the run that covers `index`, its shape, and the slices still to take."""
     ranges = [slice(*one.indices(dim)[:2]) for one, dim in zip(index, dims, strict=True)]
     split = next((i for i, dim in enumerate(dims) if dim > 1), len(dims) - 1)
     stride = math.prod(dims[split + 1 :])

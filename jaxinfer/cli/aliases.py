@@ -43,16 +43,16 @@ ALIASES: Mapping[str, Callable[[str, str], Given]] = {
     "--prefill-chunk-size": _renamed("--long-prefill-token-threshold"),
     "--memory-threshold": _watermark,
 }
-"""On every command. A function of the alias and its value gives our arguments."""
+"""Aliases of every command. A function of the alias and its value gives our arguments."""
 
 MODEL_ALIASES = ("--model", "--model-id", "--model-path", "--weight-path")
-"""What names MODEL, which is given without a flag here."""
+"""Flags of other servers that name MODEL, which is given without a flag here."""
 
 SAMPLING_ALIASES: Mapping[str, Callable[[str, str], Given]] = {
     "--sample-len": _renamed("--max-tokens"),
     "--repeat-penalty": _renamed("--repetition-penalty"),
 }
-"""On the commands that generate in the terminal; elsewhere each request has its own."""
+"""Aliases of the commands that generate in the terminal; elsewhere these are parameters of each request."""
 
 SWITCHES = {"--cuda-graphs": ("auto", "on", "off"), "--thinking": ("auto", "on", "off")}
 """Flags of ours that take one of these; without one they mean `on`."""
@@ -75,7 +75,7 @@ HINTS = {
     "--sample-len": _REQUEST.format("max_tokens"),
     "--repeat-penalty": _REQUEST.format("repetition_penalty"),
 }
-"""What to give instead."""
+"""Flags of other servers that have no alias, and the advice that an error gives."""
 
 
 def with_our_names(arguments: Sequence[str], ours: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from jaxinfer.text.defaults import GenerationDefaults
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """What the conversation begins with."""
+    """Options of the conversation's start."""
 
     message: str | None = None
     """Ask this, print the answer, and leave."""
@@ -35,7 +35,7 @@ class ChatOptions:
     tools: Path | None = None
     """JSON file of tools, a list of OpenAI's form; you are asked for what they say."""
     thinking: Thinking = "auto"
-    """Whether the model thinks before it answers; auto: as its chat template has it."""
+    """Let the model think before it answers, or not; auto: as its chat template has it."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -167,7 +167,8 @@ class Chat:
         return Outcome(answer=True)
 
     def _ask_tool(self, name: str) -> str | Outcome:
-        """What a tool says; what came of a command that has changed the conversation instead, or left it."""
+        """Return the answer that the user gives for a tool, or the outcome of a command that has changed or left the
+        conversation instead."""
         before = list(self._session.messages)
         while True:
             line = self._read(f"{name} says> ")

@@ -1,4 +1,4 @@
-"""What begins with `/` in `jaxinfer chat`."""
+"""Commands of `jaxinfer chat`, which begin with `/`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -40,7 +40,8 @@ class ChatSession:
 
     @property
     def params(self) -> SamplingParams:
-        """What the next answer is drawn with: the settings, and what the model declares where they are silent."""
+        """Parameters of the next answer: the settings, with the model's own defaults for parameters that are not
+        set."""
         return self.sampling.params(self._llm.text.defaults, default_max_tokens=None)
 
     def say(self, text: str) -> None:
@@ -52,9 +53,9 @@ class ChatSession:
         self.messages.append({"role": "tool", "content": text})
 
     def answer(self, stopped: Callable[[], bool]) -> Iterator[AnswerPart]:
-        """What the model says, as it comes; it becomes a message when it ends, or when `stopped` says so.
+        """Yield the model's answer as it comes; it becomes a message when it ends, or when `stopped` returns True.
 
-        Raises ParameterError where the conversation cannot be answered; it is as before then.
+        Raises ParameterError if the conversation cannot be answered, and leaves it unchanged then.
         """
         text, ids = self._prompt()
         params = self._llm.text.chat_template.form.params(self.params)
@@ -78,7 +79,7 @@ class ChatSession:
         self.messages.append(_message(parts))
 
     def think(self, thinking: Thinking) -> None:
-        """Whether the model thinks before it answers. Raises ParameterError where its template does not read that."""
+        """Set whether the model thinks before it answers. Raises ParameterError if its template does not read that."""
         if thinking != "auto" and not self._llm.text.chat_template.takes_thinking:
             raise ParameterError("thinking", "the model's chat template does not read whether it shall think")
         self.thinking = thinking

@@ -12,7 +12,7 @@ from jaxinfer.parallel.asked_mesh import asked_mesh
 
 
 class _Asked(NamedTuple):
-    """What the flags say."""
+    """Values of the flags."""
 
     model: str
     out: Path

@@ -1,4 +1,4 @@
-"""What a model declares, or an EAGLE-3 head, by what a command calls it. Reads no weights."""
+"""Configurations of models and of EAGLE-3 heads, by the name that a command is given. Reads no weights."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -32,9 +32,8 @@ def read_decoder(
 
 
 def read_head(model: str, target: "DecoderConfig") -> "Eagle3Config":
-    """The same of an EAGLE-3 head that drafts for a target. One that is a config.json alone has the target's embedding
-    where that is as wide.
-    Raises ModelError."""
+    """Read the configuration of an EAGLE-3 head that drafts for a target. A head that is a config.json alone has the
+    target's embedding if that is as wide. Raises ModelError."""
     from jaxinfer.model_config.eagle3 import parse_eagle3
 
     if (raw := _read_file(model)) is not None:
@@ -47,7 +46,7 @@ def read_head(model: str, target: "DecoderConfig") -> "Eagle3Config":
 
 
 def _read_file(model: str) -> Mapping[str, Any] | None:
-    """Of a config.json; None where a folder or a hub id is meant."""
+    """Read a config.json; None if the argument is a folder or a hub id."""
     from jaxinfer.folder_files import read_object
 
     path = Path(model).expanduser()

@@ -21,12 +21,12 @@ from jaxinfer.version import __version__
 
 @dataclass(frozen=True)
 class ListenConfig:
-    """Where API processes find the engine."""
+    """Address of the engine for API processes."""
 
     listen: str = "127.0.0.1:7000"
     """HOST:PORT or `unix:PATH`. An address that others can reach needs a key, in $JAXINFER_ENGINE_KEY on both sides."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
-    """What the log on standard error tells at least."""
+    """The least serious lines of the log on standard error."""
 
     def __post_init__(self) -> None:
         check_address("listen", self.listen)
@@ -50,9 +50,10 @@ def run(arguments: Sequence[str]) -> int:
         core = build_engine(config, progress).core
 
     def announce(address: str) -> None:
+        key = f"{KEY_VARIABLE}=... " if os.environ.get(KEY_VARIABLE) else ""
         show(
             f"jaxinfer {__version__} runs {core.info.name} at {address} - try:\n"
-            f"  jaxinfer serve {core.info.name} --engine-address {address}",
+            f"  {key}jaxinfer serve {core.info.name} --engine-address {address}",
             sys.stdout,
         )
 

@@ -99,11 +99,14 @@ def _memory(device: Any) -> dict[str, int] | None:
 
 def _backends() -> dict[str, str]:
     """Paged attention's implementations, and how each runs here, or why it does not."""
+    from jaxinfer_kernels.cpu.loading import library
+
     from jaxinfer.parallel.mesh import make_mesh
     from jaxinfer.runner.kernel_backends import BACKENDS, interpreted, obstacle
 
     mesh = make_mesh()
     runs = {name: "in an interpreter, for tests" if interpreted(name, mesh) else "usable" for name in BACKENDS}
+    runs["native"] = f"usable, with {library().instructions} instructions"
     return {name: obstacle(name, mesh) or said for name, said in runs.items()}
 
 
@@ -119,7 +122,7 @@ def _compile_cache() -> dict[str, Any]:
 
 
 def _variables() -> dict[str, str]:
-    """What steers JAX and jaxinfer; secrets are only named."""
+    """Return the environment variables that control JAX and jaxinfer; secrets are only named."""
     return {
         name: "(set)" if any(word in name for word in _SECRETS) else value
         for name, value in sorted(os.environ.items())

@@ -1,6 +1,7 @@
 """Flags into settings: tyro reads them; what it refuses is told as every other error of this program."""
 
 import contextlib
+import inspect
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import tyro
 
 from jaxinfer.cli.absent_flags import refuse_absent_flags
+from jaxinfer.cli.help_text import flowing_doc
 from jaxinfer.cli.list_flags import form_of, with_model_apart
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.other_values import hint
@@ -24,6 +26,9 @@ def parse_flags(
     has_model: whether a file names the model. options: of tyro.cli.
     """
     refuse_absent_flags(arguments)
+    if inspect.isfunction(kind):
+        kind.__doc__ = flowing_doc(kind)
+    options = {"config": (tyro.conf.DisallowNone,), **options}
     arguments = with_model_apart(arguments, form_of(kind), has_model=has_model)
     said = io.StringIO()
     try:
@@ -36,7 +41,7 @@ def parse_flags(
 
 
 def _refusal(end: BaseException) -> ParameterError | None:
-    """What a group of settings raised, which tyro frames in an error of its own."""
+    """Return the error of a group of settings, which tyro wraps in one of its own."""
     error: BaseException | None = end
     while error is not None and not isinstance(error, ParameterError):
         error = error.__cause__ or error.__context__

@@ -26,7 +26,7 @@ DEFAULT_MAX_TOKENS = 128
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What to continue, and what to show of it."""
+    """The text to continue, and the output to show."""
 
     prompt: str | None = None
     """The text to continue; by default standard input."""
@@ -35,7 +35,7 @@ class GenerateOptions:
     logprobs: int | None = None
     """Show each token with its log-probability, and so many of the likeliest at its place."""
     prompt_logprobs: int | None = None
-    """The same for the prompt."""
+    """Show each token of the prompt with its log-probability, and so many of the likeliest at its place."""
     json_schema: Path | None = None
     """A file with a JSON Schema that the text must be of."""
     regex: str | None = None

@@ -24,7 +24,7 @@ Platform = Literal["auto", "cpu", "gpu", "tpu"]
 
 
 class _Asked(NamedTuple):
-    """What the flags say."""
+    """Values of the flags."""
 
     model: str
     dtype: DType

@@ -15,7 +15,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class CommandForm(NamedTuple):
-    """What a command takes. needed: False where the positional arguments have defaults.
+    """The arguments of a command. needed: False where the positional arguments have defaults.
 
     lists: flags of several values. numbers: those of them whose values are numbers. switches: flags of none.
     """
@@ -126,8 +126,15 @@ def _words_of_lists(line: _Line, form: CommandForm, *, has_model: bool) -> list[
 
 
 def _names_model(word: str) -> bool:
-    is_path = word.startswith(("/", "./", "../", "~")) or Path(word).exists()
+    is_path = word.startswith(("/", "./", "../", "~")) or _exists(word)
     return word == "demo" or is_path or _HUB_ID.fullmatch(word) is not None
+
+
+def _exists(word: str) -> bool:
+    try:
+        return Path(word).exists()
+    except OSError:  # too long for a file's name
+        return False
 
 
 def _joined(flag: str, times: list[list[str]]) -> list[str]:

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 _MOST = 10**6
 _ACCEPTANCE = 0.7
-"""Of drafts, where nothing else is assumed."""
+"""Share of drafts that are kept, if no other is assumed."""
 _TOKENS = 1024
-"""Of a request, in and out, where nothing else is asked for."""
+"""Tokens of a request, in and out, if no others are asked for."""
 
 
 class _Asked(NamedTuple):
-    """What the flags say."""
+    """Values of the flags."""
 
     model: str
     mesh: tuple[str, ...]
@@ -279,7 +279,8 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
 
 
 def _compile(asked: _Asked, decoder: "DecoderConfig", plans: "list[MeshPlan]") -> "list[Compilation | str]":
-    """Of the meshes that were named, which come first. Their plans are replaced by what compilers tell."""
+    """Compile the plans of the meshes that were named, which come first. Compilers' figures replace those of the
+    plans."""
     from jaxinfer.plan.compilation import compile_plan, obstacle
     from jaxinfer.plan.compiling import Bounds
 
@@ -345,7 +346,7 @@ def _planned(
 
 
 def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
-    """That of the mesh, or of the flags; as it was measured, where that was."""
+    """Return the chip of the mesh, or of the flags, with measured figures if there are any."""
     from jaxinfer.plan.calibration import read_calibration
     from jaxinfer.plan.chip import chip_files, read_chip
 
@@ -367,7 +368,7 @@ def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
 
 
 def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
-    """Of what drafts; None where nothing does."""
+    """Return the assumptions on drafting; None if nothing drafts."""
     from jaxinfer.plan.drafting import Assumed
     from jaxinfer.runner.draft_model import check_draft
     from jaxinfer.runner.sizes import context_of

@@ -27,7 +27,7 @@ def _flags() -> type:
 
 @dataclass(frozen=True)
 class SamplingFlags(_flags()):
-    """How tokens are drawn and when to stop. What is not given comes from the model's generation_config.json."""
+    """Sampling parameters and stop conditions. Those without a flag come from the model's generation_config.json."""
 
     logit_bias: tuple[str, ...] = ()
     """Token ids and what is added to their logits, as in `5=-100 7=2.5`."""

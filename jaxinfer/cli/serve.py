@@ -22,7 +22,7 @@ from jaxinfer.serving.file_limit import raise_file_limit
 log = logging.getLogger("jaxinfer.server")
 
 _TEXT_SETTINGS = ("model", "tokenizer", "revision", "chat_template", "default_chat_template_kwargs")
-"""What API processes take from the engine's settings."""
+"""Engine settings that API processes need, too."""
 
 
 def run(arguments: Sequence[str]) -> int:

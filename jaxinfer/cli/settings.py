@@ -11,6 +11,7 @@ import yaml
 
 from jaxinfer.cli.aliases import with_our_names
 from jaxinfer.cli.flags import parse_flags
+from jaxinfer.cli.help_text import flowing_doc
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
@@ -88,12 +89,12 @@ def _shown(group: Any) -> Any:
         (field.name, Annotated[hints[field.name], hint], dataclasses.field(default=getattr(group, field.name)))
         for field in dataclasses.fields(group)
     ]
-    namespace = {"__doc__": kind.__doc__}
+    namespace = {"__doc__": flowing_doc(kind)}
     return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), namespace=namespace, frozen=True)()
 
 
 def _plain(value: Any) -> Any:
-    """What `_shown` made, as the class that it was made of."""
+    """Convert an instance of a class that `_shown` made back to the original class."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -1,4 +1,4 @@
-"""What a generation in the terminal took: tokens, times and rates of prefill and decode."""
+"""Statistics of a generation in the terminal: tokens, times and rates of prefill and decode."""
 
 import time
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What the programs of this package print: messages, progress, a log, and text on a terminal."""
+"""Output of this package's programs: messages, progress, a log, and text on a terminal."""

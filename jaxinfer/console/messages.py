@@ -1,4 +1,4 @@
-"""What `jaxinfer serve` tells its user."""
+"""Messages of `jaxinfer serve` to its user."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ def show(message: str, stream: TextIO) -> None:
 
 
 def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfig) -> str:
-    """What a user can try at once."""
+    """Return a first request that a user can try at once."""
     if text.chat_template.exists:
         path, body = "/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
     else:
@@ -31,14 +31,14 @@ def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfi
 
 
 def grpc_message(address: str, services: Sequence[str]) -> str:
-    """Where gRPC is served, and what."""
+    """Return the address of gRPC, and its services."""
     told = ", ".join(services)
     absent = "" if any(name.endswith("VllmEngine") for name in services) else "; VllmEngine needs jaxinfer[gateway]"
     return f"  gRPC at {address}: {told}{absent}"
 
 
 def stop_message(count: int, seconds: float) -> str:
-    """What a user who stops the server waits for, while `count` generations are not done."""
+    """Tell a user who stops the server why it still waits, while `count` generations are not done."""
     if not count or not seconds:
         return "stopping"
     what = "1 generation" if count == 1 else f"{count} generations"

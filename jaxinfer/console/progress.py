@@ -1,4 +1,4 @@
-"""How far an engine under construction is, on standard error."""
+"""Show the progress of an engine's start on standard error."""
 
 import sys
 import time
@@ -40,7 +40,7 @@ class BuildLines:
         self._tell(f"loading weights: {_mebibytes(total)} MiB")
 
     def sized(self, sizes: str) -> None:
-        """What was decided for the engine."""
+        """Show the sizes that were chosen for the engine."""
         self._tell(sizes)
 
     def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:
@@ -85,7 +85,7 @@ class BuildBars:
         self._progress.update(self._weights, completed=_mebibytes(done), total=_mebibytes(total))
 
     def sized(self, sizes: str) -> None:
-        """What was decided for the engine."""
+        """Show the sizes that were chosen for the engine."""
         self._progress.console.print(sizes, highlight=False, soft_wrap=True)
 
     def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a model says, on standard output: as it is in a pipe, without control characters on a terminal."""
+"""Write a model's text to standard output: unchanged to a pipe, without control characters to a terminal."""
 
 import os
 import sys
@@ -15,15 +15,15 @@ class Output:
         self._styled = self._terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
     def write(self, text: str) -> None:
-        """What the model says."""
+        """Write the model's answer."""
         self._write(text, "")
 
     def dim(self, text: str) -> None:
-        """What it thinks."""
+        """Write the model's thoughts."""
         self._write(text, _DIM)
 
     def call(self, text: str) -> None:
-        """What it calls, on a line of its own."""
+        """Write a call of a tool, on a line of its own."""
         self._write(f"{text}\n", _CYAN)
 
     def _write(self, text: str, style: str) -> None:

@@ -35,8 +35,8 @@ _LEFT = (_CONFIG, INDEX, KEY, UNFINISHED, "hf_quant_config.json")
 
 @dataclass(frozen=True)
 class Conversion:
-    """What is converted, and into what. dtype: of what is not quantised; None: safetensors as they are. mesh: whose
-    shards the chunks of leaves are cut for."""
+    """A model to convert, and its target. dtype: of weights that are not quantised; None: safetensors as they are.
+    mesh: the chunks of leaves are cut for its shards."""
 
     folder: Path
     out: Path
@@ -73,7 +73,8 @@ def _check_folders(asked: Conversion) -> None:
 
 
 def _described(asked: Conversion, config: DecoderConfig) -> dict[str, Any]:
-    """What a run's result depends on: files by size and time, and the decoder, which flags may read another of them."""
+    """Describe everything that the result depends on: files by size and time, and the decoder, since flags may change
+    how it is read."""
     copied = set(_files_to_copy(asked.folder))
     read = {path for path in asked.folder.iterdir() if path.is_file() and path.suffix in (*_WEIGHTS, ".json")}
     files = {

@@ -22,6 +22,7 @@ from jaxinfer.models.weight import Leaf, Weight
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import DEFAULT_RULES
+from jaxinfer.quantization.array import in_bytes
 
 
 def add_leaves(work: WorkFolder, opened: OpenModel, dtype: jnp.dtype, quantization: str, mesh: MeshConfig) -> None:
@@ -32,7 +33,9 @@ def add_leaves(work: WorkFolder, opened: OpenModel, dtype: jnp.dtype, quantizati
     cpu = jax.devices("cpu")
     here, chunks = make_mesh(devices=cpu), make_mesh(replace(mesh, topology=None), cpu)
     every = (*opened.plan.weights, *opened.plan.head)
-    check_room(work, sum(leaf.dtype.itemsize * int(np.prod(leaf.shape)) for one in every for leaf in one.leaves("cpu")))
+    check_room(
+        work, sum(leaf.dtype.itemsize * int(np.prod(leaf.shape)) for one in every for leaf in one.leaves("bytes"))
+    )
     for part, group in itertools.groupby(every, lambda one: part_of(".".join(map(str, one.path)))):
         weights = list(group)
 
@@ -52,7 +55,7 @@ def add_leaves(work: WorkFolder, opened: OpenModel, dtype: jnp.dtype, quantizati
 def _leaves(opened: OpenModel, weights: Sequence[Weight], here: Mesh) -> Iterator[tuple[str, Leaf, jax.Array]]:
     for one in weights:
         arrays = weight.load(one, opened.sources(one), opened.reader, DEFAULT_RULES, here)
-        yield from zip(leaf_names(one), one.leaves("cpu"), arrays, strict=True)
+        yield from zip(leaf_names(one), one.leaves("bytes"), map(in_bytes, arrays), strict=True)
 
 
 def _placed(

@@ -26,9 +26,9 @@ from jaxinfer.quantization.array import quantise
 from jaxinfer.quantization.scheme import Scheme
 
 MOST_BYTES = 5 * 10**9
-"""Of a file, as on the Hub; a tensor that is larger has one to itself."""
+"""Most bytes of a file, as on the Hub; a larger tensor has a file to itself."""
 Types = dict[tuple[str, int | None], jnp.dtype]
-"""Of each weight's values, by its name and layer."""
+"""Types of each weight's values, by its name and layer."""
 _KV_SCALES = ("k_scale", "v_scale")
 _NAMES = {dtype.name: name for name, dtype in TYPES.items()}
 
@@ -43,7 +43,7 @@ class OutTensor(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """In its file."""
+        """Bytes in its file."""
         return math.prod(self.shape) * TYPES[self.dtype].itemsize
 
 
@@ -131,7 +131,7 @@ def _parts(opened: OpenModel, types: Types, tensor: HubTensor) -> tuple[np.ndarr
 
 
 def _others(opened: OpenModel, known: set[str]) -> list[OutTensor]:
-    """What no leaf holds and others want: towers of a model that sees or hears."""
+    """Return tensors that no leaf holds but other engines need: towers of a model that sees or hears."""
     if not isinstance(opened.reader, Checkpoint):
         return []
     reader = opened.reader
@@ -144,7 +144,7 @@ def _others(opened: OpenModel, known: set[str]) -> list[OutTensor]:
 
 
 def _kv_scales(opened: OpenModel, scales: Sequence[Source]) -> list[OutTensor]:
-    """Those of each layer's keys and values, by the names that compressed-tensors has for them."""
+    """Return the scales of each layer's keys and values, by their names in compressed-tensors."""
     names = opened.config.names
     module = names.out.rpartition(".")[0]
 

@@ -71,7 +71,7 @@ class WorkFolder:
             self._sweep()
 
     def _place(self) -> Path:
-        """Where the conversion is, or will be."""
+        """Return the folder in which the conversion is, or will be."""
         if is_there(self.out) and not is_there(self.out / UNFINISHED):
             raise ParameterError("out", f"{self.out} exists; give a folder that does not")
         if not self.out.parent.is_dir():
@@ -81,7 +81,7 @@ class WorkFolder:
         return self.out if is_there(self.out) else self.path
 
     def _has_moved(self, folder: Path) -> bool:
-        """Whether another run has ended since the folder was sought, before it was locked."""
+        """Return whether another run has ended between the search for the folder and its lock."""
         assert self._lock is not None
         if not (is_there(folder) and os.path.samestat(os.fstat(self._lock), os.stat(folder))):
             return True
@@ -89,7 +89,7 @@ class WorkFolder:
 
     @property
     def renamed(self) -> bool:
-        """Whether an earlier run has done all but the end."""
+        """An earlier run has done everything but the final step."""
         return is_there(self.out)
 
     def add(self, name: str, write: Callable[[Path], None]) -> None:

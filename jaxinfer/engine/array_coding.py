@@ -8,7 +8,7 @@ DTYPES = ("<i4", "<i8")
 
 
 def plain(value: Any) -> Any:
-    """What an encoder takes for a value of NumPy: of an array type and bytes, of a number Python's. Raises
+    """Convert a NumPy value to one an encoder takes: an array to its type and bytes, a number to Python's. Raises
     NotImplementedError for anything else."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, np.ascontiguousarray(value).data

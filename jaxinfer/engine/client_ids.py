@@ -20,7 +20,7 @@ def client_id_of(sequence_id: int) -> int:
 
 
 def split_by_client(outputs: Sequence[StepOutput], client_ids: Iterable[int]) -> dict[int, list[StepOutput]]:
-    """What each client has in these steps; clients that have nothing are left out."""
+    """Split the outputs of steps by client; clients that have nothing are left out."""
     found: dict[int, list[StepOutput]] = {}
     for output in outputs:
         of_rows = output.sequence_ids >> _SHIFT

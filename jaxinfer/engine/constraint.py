@@ -1,4 +1,4 @@
-"""What constrained sequences may say, as the engine knows it: who compiles it, and who keeps to it."""
+"""The engine's view of constrained decoding: the protocols of compilers and matchers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -13,8 +13,8 @@ class MatcherError(Exception):
 
 
 class Matcher(Protocol):
-    """Which token a sequence may draw next. It has seen the tokens of its sequence that were collected, and no other:
-    steps that fail, and slots that are lost, change nothing."""
+    """A sequence's state in its grammar, from which the next token may be drawn. It has seen the collected tokens of
+    its sequence, and no others: steps that fail, and slots that are lost, change nothing."""
 
     @property
     def ended(self) -> bool:
@@ -37,11 +37,11 @@ class Matcher(Protocol):
 
 
 class ConstraintStats(NamedTuple):
-    """What was compiled since the start; the names are EngineStats'.
+    """Statistics of compiled grammars since the start; the names are EngineStats'.
 
-    grammars_cached, grammars_compiled, grammars_refused: requests whose grammar was kept, was compiled, or cannot be.
-    grammar_seconds: that compiling took, refused ones included, all threads together. grammars_kept,
-    grammar_bytes: that are kept now, and what they take.
+    grammars_cached, grammars_compiled, grammars_refused: requests whose grammar was cached, compiled, or refused.
+    grammar_seconds: time that compiling took, refused grammars included, all threads together. grammars_kept,
+    grammar_bytes: grammars in the cache, and their bytes.
     """
 
     grammars_cached: int = 0
@@ -56,12 +56,13 @@ class Constraints(Protocol):
     """Makes matchers, and fills their masks."""
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> Matcher:
-        """Of a request that asks for one. stop_ids: what ends it, and may be drawn where it may end. May take a while;
-        safe in any thread. Raises ParameterError that says what is refused."""
+        """Compile the matcher of a request that asks for one. stop_ids: ids that end the output, and may be drawn where
+        it may end. May take a while; safe in any thread. Raises ParameterError that says what is refused."""
         ...
 
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
-        """Whether `compile` would find what this request asks for compiled. Returns at once; safe in any thread."""
+        """Return whether `compile` would find the request's grammar in the cache. Returns at once; safe in any
+        thread."""
         ...
 
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:

@@ -111,11 +111,12 @@ class EngineCore:
         return checked._replace(arrival=next(self._arrivals))
 
     def is_kept(self, checked: CheckedRequest) -> bool:
-        """Whether `compile` has next to nothing to do. Safe in any thread."""
+        """Return whether `compile` has next to nothing to do. Safe in any thread."""
         return self.constraints is not None and self.constraints.is_kept(checked.request.sampling, checked.stop_ids)
 
     def compile(self, checked: CheckedRequest) -> CheckedRequest:
-        """With its matcher, where it asks for one. May take a while; safe in any thread. Raises ParameterError."""
+        """Add the request's matcher, if it asks for one. May take a while; safe in any thread. Raises
+        ParameterError."""
         if not checked.is_constrained or checked.matcher is not None:
             return checked
         assert self.constraints is not None
@@ -127,12 +128,12 @@ class EngineCore:
         return self.scheduler.tenant_of(request.tenant)
 
     def check_room(self, request: GenerateRequest, *submitted: TenantCounts) -> None:
-        """Raise QueueFullError if too many requests wait for another of its tenant, or if it is likely to wait longer
-        than it may. Safe in any thread.
+        """Raise QueueFullError if too many requests wait for another of its tenant, or if it is likely to wait too
+        long. Safe in any thread.
 
         submitted: requests that are to be queued before it.
         """
-        self.scheduler.check_room(self.tenant_of(request), request.max_wait, *submitted)
+        self.scheduler.check_room(self.tenant_of(request), request.max_expected_wait, *submitted)
 
     def is_retiring(self, request_id: str) -> bool:
         """True while an ended request's id is taken still, by results in flight: a step or two."""
@@ -151,7 +152,7 @@ class EngineCore:
         request, params = checked.request, checked.request.sampling
         if request.request_id in self._sequences or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
-        self.scheduler.check_room(self.tenant_of(request), None)  # for how long it may wait was checked before
+        self.scheduler.check_room(self.tenant_of(request), None)  # how long it is likely to wait was checked before
         parent = Sequence(
             request.request_id,
             checked.ids,
@@ -184,9 +185,9 @@ class EngineCore:
         many failures, ended with an error. Raises what the runner raises where it cannot be reset.
         """
         self.timer.end(OTHER)
-        self._end_expired()
         plan = self.scheduler.schedule()
         self._register_forks()
+        self._end_expired()  # whoever has just got a slot is in time
         self.timer.end(SCHEDULE)
         outputs, self._ended = [output_of(self._ended)] if self._ended else [], []
         try:
@@ -257,7 +258,7 @@ class EngineCore:
             outputs.append(self._collect())
 
     def _steps_kept(self, plan: StepPlan | None) -> int:
-        """How many steps stay in flight after a plan."""
+        """Return how many steps stay in flight after a plan."""
         if self.scheduler.state.must_drain:
             return 0
         if plan is not None:
@@ -310,8 +311,8 @@ class EngineCore:
         return legal
 
     def _held(self, plan: StepPlan, rows: np.ndarray, outputs: list[StepOutput]) -> np.ndarray:
-        """Those of some rows whose sequences have not ended. What these have drawn before must be known: the steps that
-        drew it are collected."""
+        """Return the rows whose sequences have not ended. Steps that sample for these rows are collected first, since
+        their tokens must be known."""
         slots, epochs, table = plan.slots[rows], plan.epochs[rows], self.scheduler.state.table
         self.timer.end(DISPATCH)
         before = self.timer.seconds(WAIT) + self.timer.seconds(APPLY)
@@ -428,13 +429,13 @@ class EngineCore:
 
 
 def _forced_runs(sequences: list[Sequence], matchers: list[Matcher], failed: Collection[int]) -> list[ForcedRun]:
-    """What these sequences must draw, without failed ones, by their numbers."""
+    """Return the tokens that these sequences must draw, without failed ones, which are given by their numbers."""
     drawing = [number for number in range(len(sequences)) if number not in failed]
     return [ForcedRun(sequences[number], np.array(matchers[number].forced(), np.int32)) for number in drawing]
 
 
 def _matcher_at(sequence: Sequence, end: int) -> Matcher:
-    """What a sequence may draw at position `end`: its own matcher has seen confirmed tokens alone, no foreseen ones.
+    """Return the matcher of a sequence at position `end`: its own has seen confirmed tokens alone, no foreseen ones.
     Raises MatcherError."""
     assert sequence.matcher is not None
     assert sequence.table is not None

@@ -39,7 +39,7 @@ class FastForward:
         return [self._foreseen(run) for run in self.worthwhile(runs)]
 
     def worthwhile(self, runs: list[ForcedRun]) -> list[ForcedRun]:
-        """What of these runs is to be computed at once."""
+        """Return the runs that are worth computing at once, cut to what fits."""
         asked = [run for run in runs if len(run.tokens) > 1 and self._may(run.sequence)]
         fitting = self._fitting(asked) if asked else []
         return fitting if fitting and self._pays(fitting) else []
@@ -56,8 +56,8 @@ class FastForward:
         return sequence.status is Status.RUNNING and not needs_draws
 
     def _fitting(self, runs: list[ForcedRun]) -> list[ForcedRun]:
-        """What of them fits into a step beside a token of every row, shared equally, but for each sequence's last
-        token, which a step must draw."""
+        """Cut the runs to the tokens that fit into a step with one token of every row, shared equally. Each sequence's
+        last token is left out, since a step must draw it."""
         table, slots = self._state.table, self._state.running_slots()
         at = np.array([run.sequence.slot for run in runs], np.int32)
         room = self._state.shapes.max_num_batched_tokens - self._of_shards(slots, np.ones(len(slots)))
@@ -67,8 +67,9 @@ class FastForward:
         return [run for run in cut if len(run.tokens) > 1]
 
     def _pays(self, runs: list[ForcedRun]) -> bool:
-        """Whether more tokens a second come of it, where the next step would only decode: with tokens from the host it
-        takes longer, for every row."""
+        """Return whether the runs raise the tokens per second, if the next step would only decode: with tokens from the
+        host it takes longer, for every row. The cost of each computed token is left out of both times: it would be
+        equal on both sides, rows * tokens times as much."""
         table, slots = self._state.table, self._state.running_slots()
         if not self._step_seconds or (table.total[slots] - table.computed[slots] > 1).any():
             return True

@@ -48,8 +48,9 @@ class StepMasks:
     def send_with_drafts(
         self, in_flight: InFlightSteps, sequences: list[Sequence], matchers: list[Matcher], drafts: list[list[int]]
     ) -> tuple[list[int], dict[int, "MaskError"]]:
-        """The same, and masks of what comes after each of a sequence's drafts, up to the first that it may not draw,
-        that ends it, or after which nothing may be drawn. Returns how many drafts have masks after them, too."""
+        """Send masks as `send` does, and those after each of a sequence's drafts, up to the first draft that the
+        sequence may not draw, that ends it, or after which nothing may be drawn. Returns also how many drafts have
+        masks after them."""
         left = list(range(len(sequences)))
         first: dict[int, MaskError] = {}
         sent, found = list[np.ndarray](), list[np.ndarray]()
@@ -86,7 +87,7 @@ class StepMasks:
             self._sent.update((int(places[number]), rows[number].copy()) for number in new)
 
     def _fill(self, sequences: list[Sequence], matchers: list[Matcher], rows: np.ndarray) -> dict[int, "MaskError"]:
-        """What grammars allow, less what rules forbid."""
+        """Fill masks with the tokens that grammars allow, less those that rules forbid."""
         ruled = {number: matcher for number, matcher in enumerate(matchers) if isinstance(matcher, RuledMatcher)}
         inner = [matcher.inner if isinstance(matcher, RuledMatcher) else matcher for matcher in matchers]
         asked = {number: matcher for number, matcher in enumerate(inner) if matcher is not None}
@@ -104,7 +105,7 @@ class StepMasks:
     def _filled(
         self, sequences: list[Sequence], matchers: dict[int, Matcher], rows: np.ndarray
     ) -> dict[int, "MaskError"]:
-        """Of the grammars of some sequences, by their numbers, a row each. Whatever is wrong here is not the device's
+        """Fill the masks of some sequences' grammars, by their numbers, a row each. Errors here are not the device's
         fault."""
         assert self._constraints is not None
         try:
@@ -126,8 +127,9 @@ class StepMasks:
 
 
 def _after(matcher: Matcher, step: int, draft: int, mask: np.ndarray, sequence: Sequence) -> Matcher | None:
-    """What a sequence may draw after one more draft, the one of number `step`; None where it cannot come to that.
-    matcher: of what may be drawn instead of the draft, whose mask is int32 [words]; after the first draft a copy."""
+    """Return the matcher after one more draft, number `step`; None if the draft is illegal or ends the sequence. mask:
+    int32 [words], of the tokens that may be drawn instead of the draft. matcher: its state before the draft; after the
+    first draft a copy."""
     legal = int(mask[draft // WORD_BITS]) >> draft % WORD_BITS & 1
     if not legal or draft in sequence.stop_ids:
         return None

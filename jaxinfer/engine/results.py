@@ -66,7 +66,7 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
 
 
 def _with_foreseen(table: SlotTable, plan: StepPlan, result: StepResult, rows: np.ndarray) -> StepResult:
-    """With the tokens of these rows that were foreseen (`SchedulerState.foresee`) before those that they have drawn."""
+    """Insert the foreseen tokens (`SchedulerState.foresee`) of these rows before the tokens that they have drawn."""
     ends = (plan.starts + plan.counts)[rows]
     more = np.where((rows >= plan.num_decode) & result.finite[rows], ends - table.known[plan.slots[rows]], 0)
     if not more.any():
@@ -81,7 +81,7 @@ def _with_foreseen(table: SlotTable, plan: StepPlan, result: StepResult, rows: n
 
 
 def _take_back(state: SchedulerState, slots: np.ndarray, missing: np.ndarray, epochs: np.ndarray) -> None:
-    """Of rows that go on, what their plan allowed and they did not get."""
+    """Take back the tokens that a plan allowed and rows that go on did not get."""
     less = (missing > 0) & (state.table.epoch[slots] == epochs)
     if not less.all():
         slots, missing = slots[less], missing[less]
@@ -160,7 +160,7 @@ def _judge(matcher: Matcher, tokens: list[int]) -> "_Judgement":
 
 
 class _Judgement(NamedTuple):
-    """What a matcher says of its sequence. ended: nothing may follow. error: it cannot go on."""
+    """A matcher's verdict on its sequence. ended: nothing may follow. error: it cannot go on."""
 
     ended: bool = False
     error: str | None = None
@@ -214,7 +214,7 @@ def _delta(
 
 
 def _prediction_drafts(result: StepResult, row: int) -> tuple[int, int]:
-    """Of the drafts that a row has from its prediction, how many were kept, and how many not."""
+    """Return how many of a row's drafts from its prediction were kept, and how many were dropped."""
     if result.predicted is None or not result.predicted[row]:
         return 0, 0
     assert result.drafted is not None
@@ -230,7 +230,8 @@ def _finish_reason(sequence: Sequence, tokens: list[int], judgement: _Judgement 
 
 
 def _times(state: SchedulerState, sequence: Sequence) -> RequestTimes | None:
-    """Those of a sequence whose first token has come; None for later tokens, and for the request's other sequences."""
+    """Return the times of a sequence whose first token has come; None for later tokens, and for the request's other
+    sequences."""
     if sequence.index or not state.table.awaits_first_token[sequence.slot]:
         return None
     assert sequence.scheduled_at is not None

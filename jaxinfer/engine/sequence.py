@@ -20,8 +20,8 @@ class TokenTable(Protocol):
 
 
 class Status(enum.Enum):
-    """Where a sequence is. DRAINING: its whole output is planned, and not all of it collected; it
-    runs again where a step gives fewer tokens than were planned."""
+    """State of a sequence. DRAINING: its whole output is planned, but not all of it collected; it becomes RUNNING again
+    if a step gives fewer tokens than were planned."""
 
     WAITING = enum.auto()
     RUNNING = enum.auto()
@@ -116,7 +116,7 @@ class Sequence:
     @property
     def constraint_param(self) -> str | None:
         """The request's field that says what its text must be."""
-        constraint = self.params.structured_outputs
+        constraint = self.params.constraint
         return None if constraint is None else constraint.param
 
     @property

@@ -8,7 +8,8 @@ _NO_ID = -(2**31)
 
 
 class SlotTable:
-    """What changes every step, kept in columns so that a step over all slots is a few vector operations.
+    """State of sequences that changes every step, kept in columns so that a step over all slots is a few vector
+    operations.
 
     epoch: changes whenever a slot changes hands; results are keyed by (slot, epoch).
     computed: positions whose KV is computed by a dispatched step.
@@ -18,13 +19,13 @@ class SlotTable:
     tokens: [slots, max_model_len], of which the first `known` are confirmed.
     limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
     stop_ids: ids that end the sequence, as wide as anybody has needed yet.
-    constrained: whether a matcher says what the sequence may draw. num_constrained: how many are.
+    constrained: whether a matcher constrains the sequence. num_constrained: number of such sequences.
     num_predicted: sequences with a prediction. predictions: how often one has got a slot.
     foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
     unread: as in `StepPlan`, of the next plan.
     plain_next: whether the next plan of a constrained sequence is not to draft, whatever that costs.
-    drawn_at: with several stages the last plan by which the sequence draws; -1 for none. planned_tokens: those that it
-        may draw by that.
+    drawn_at: with several stages the last plan by which the sequence draws; -1 for none. planned_tokens: tokens that it
+        may draw by that plan.
     samples: False for a parent, whose last computed position is not scored.
     shard_slots: slots of a shard; slots are numbered shard by shard.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
@@ -72,7 +73,7 @@ class SlotTable:
 
     @property
     def open_shards(self) -> list[int]:
-        """Those with a free slot."""
+        """Return the shards with a free slot."""
         return [shard for shard, free in enumerate(self._free) if free]
 
     @property
@@ -81,7 +82,7 @@ class SlotTable:
         return self.predictions if self.num_predicted else None
 
     def is_empty(self, shard: int) -> bool:
-        """Whether nobody has a slot of a shard."""
+        """Return whether no slot of a shard is taken."""
         return len(self._free[shard]) == self.shard_slots
 
     def free_in(self, shard: int) -> int:

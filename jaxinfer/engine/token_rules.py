@@ -13,10 +13,10 @@ Tokens = tuple[int, ...]
 
 
 class TokenRules:
-    """What a request's rules allow; the same for all of its sequences. Masks are int32 [words], as `Constraints.fill`
-    writes them. Raises ParameterError where no token may ever be drawn.
+    """Rules of a request, which are equal for all of its sequences. Masks are int32 [words], as `Constraints.fill`
+    writes them. Raises ParameterError if no token may ever be drawn.
 
-    longest: of the outputs' tokens, how many they need to know. param: the field that errors are of.
+    longest: number of the output's last tokens that the rules need to know. param: the field that errors are of.
     """
 
     def __init__(self, params: SamplingParams, stop_ids: frozenset[int], vocab_size: int):
@@ -24,7 +24,7 @@ class TokenRules:
         bad_field = "bad_words" if params.bad_words else "bad_token_ids"
         fields = {"allowed_token_ids": params.allowed_token_ids, bad_field: bad}
         self._names = [name for name, value in fields.items() if value]
-        grammar = params.structured_outputs
+        grammar = params.constraint
         self._others = [] if grammar is None else [grammar.param.partition(".")[0]]
         self.param = self._names[0] if self._names else None
         self._min_tokens = params.min_tokens

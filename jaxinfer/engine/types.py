@@ -1,4 +1,4 @@
-"""What crosses the seam between an engine and whoever feeds it. Plain data, no jax."""
+"""Requests, outputs and statistics that cross the seam between an engine and its clients. Plain data, no jax."""
 
 import enum
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class GenerateRequest:
     priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt. tenant: whose it is,
     for fair sharing: digests of the API key and of the user. prediction: token ids that the output may be, which steps
     draft from; they change no token. Empty: none. max_wait: seconds for which it may wait for its first slot; None: any
-    time.
+    time. max_expected_wait: seconds; a request that is likely to wait longer is refused at once. None: none is.
     """
 
     request_id: str
@@ -49,6 +49,7 @@ class GenerateRequest:
     tenant: tuple[str, ...] = ()
     prediction: np.ndarray | Sequence[int] = ()
     max_wait: float | None = None
+    max_expected_wait: float | None = None
 
 
 class TokenLogprobs(NamedTuple):
@@ -64,10 +65,10 @@ class TokenLogprobs(NamedTuple):
 
 
 class RequestTimes(NamedTuple):
-    """How a request came to its first token, in seconds.
+    """Seconds that a request waited and computed before its first token.
 
-    queue: from when it was queued until it first got a slot. prefill: from then until sequence 0's first token
-    was read from the device, preemptions included.
+    queue: from when it was queued until it first got a slot. prefill: from then until sequence 0's first token was read
+    from the device, preemptions included.
     """
 
     queue: float
@@ -75,15 +76,14 @@ class RequestTimes(NamedTuple):
 
 
 class TokenDelta(NamedTuple):
-    """What one engine step adds to one sequence of a request.
+    """Output that one engine step adds to one sequence of a request.
 
-    finish_reason is set on a sequence's last delta. stop_token_id is the stop id that ended it, or None.
-    cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with sequence
-    0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`;
-    param: the request's field that brought it about, or None.
-    sequence_id: names the sequence in every later StepOutput; -1 where it ended before its first token. preemptions:
-    how often the sequence lost its slot to another, with its last delta. accepted_prediction, rejected_prediction:
-    drafts from the prediction that the step kept and dropped.
+    finish_reason is set on a sequence's last delta. stop_token_id is the stop id that ended it, or None. cached_tokens
+    counts prompt tokens whose KV was reused. prompt_logprobs comes once, with sequence 0's first tokens, as times does;
+    its first entry is None. error says what failed if finish_reason is `error`; param: the request's field that caused
+    it, or None. sequence_id: names the sequence in every later StepOutput; -1 if it ended before its first token.
+    preemptions: how often the sequence lost its slot to another, with its last delta. accepted_prediction,
+    rejected_prediction: drafts from the prediction that the step kept and dropped.
     """
 
     request_id: str
@@ -104,11 +104,11 @@ class TokenDelta(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What one engine step adds to all sequences.
+    """Output that one engine step adds to all sequences.
 
     Most sequences gain tokens and nothing else: sequence_ids int64 [n], counts int32 [n] and tokens int32 [sum of
-    counts], a sequence's tokens side by side. A sequence that begins, ends, or has more to say is in `deltas` instead,
-    so that the first delta of each tells its id.
+    counts], a sequence's tokens side by side. A sequence that begins, ends, or reports more than tokens is in `deltas`
+    instead, so that the first delta of each contains its id.
     """
 
     sequence_ids: np.ndarray
@@ -123,7 +123,7 @@ class StepOutput(NamedTuple):
 
 
 def output_of(deltas: list[TokenDelta]) -> StepOutput:
-    """What is told in deltas alone."""
+    """Return an output that consists of deltas alone."""
     return StepOutput(_NO_IDS, _NO_TOKENS, _NO_TOKENS, deltas)
 
 
@@ -157,21 +157,21 @@ class EngineStats(NamedTuple):
     forced_tokens: int = 0
     """Tokens that no step drew, since a grammar forced them (fast_forward.py)."""
     mask_wait_seconds: float = 0.0
-    """Of wait_seconds and apply_seconds: for steps whose tokens had to be known before masks could be filled."""
+    """Seconds of wait_seconds and apply_seconds for steps whose tokens had to be known before masks could be filled."""
     grammars_cached: int = 0
     grammars_compiled: int = 0
     grammars_refused: int = 0
     grammar_seconds: float = 0.0
     grammars_kept: int = 0
     grammar_bytes: int = 0
-    """Of ConstraintStats (constraint.py)."""
+    """Fields from `grammars_cached` on are those of ConstraintStats (constraint.py)."""
     expected_wait: float = 0.0
     """Seconds until a request gets a slot that comes after all that wait, by how often slots came lately."""
     waiting_for_slots: int = 0
     waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0
     waiting_for_step: int = 0
-    """By reason (stats.py)."""
+    """Waiting requests by reason (stats.py)."""
     schedule_seconds: float = 0.0
     dispatch_seconds: float = 0.0
     constrain_seconds: float = 0.0
@@ -179,11 +179,11 @@ class EngineStats(NamedTuple):
     apply_seconds: float = 0.0
     other_seconds: float = 0.0
     idle_seconds: float = 0.0
-    """How the engine's thread has spent its time (step_timer.py)."""
+    """Seconds of the engine's thread by what it did (step_timer.py)."""
     in_flight_seconds: float = 0.0
-    """With at least one step dispatched and not read."""
+    """Seconds with at least one step dispatched and not read."""
     starved_seconds: float = 0.0
-    """With none, though there was something to do."""
+    """Seconds with no step in flight, though there was something to do."""
     decode_steps: int = 0
     mixed_steps: int = 0
     multi_step_steps: int = 0
@@ -192,9 +192,9 @@ class EngineStats(NamedTuple):
     """Rows with drafts, a step each."""
     draft_tokens: int = 0
     accepted_tokens: int = 0
-    """Of `draft_tokens`."""
+    """Drafts among `draft_tokens` that were kept."""
     accepted_at: tuple[int, ...] = ()
-    """Of each place among a row's drafts, how often the draft there was kept; empty where nothing is drafted."""
+    """Kept drafts by their place among a row's drafts; empty if nothing is drafted."""
     decode_tokens: int = 0
     """Tokens computed in rows whose one pending token the device held."""
     prefill_tokens: int = 0
@@ -212,11 +212,12 @@ class EngineStats(NamedTuple):
     expert_tokens: tuple[int, ...] = ()
     """Tokens that each expert has got, all layers with experts together; padding is not counted."""
     expert_imbalance: tuple[float, ...] = ()
-    """For each layer with experts, the tokens of the expert with most of them over those of the mean expert."""
+    """Tokens of the busiest expert over those of the mean expert, for each layer with experts."""
     expert_device_imbalance: tuple[float, ...] = ()
-    """The same of the devices that experts are split over, since experts were last placed; empty where one has all."""
+    """Tokens of the busiest device over those of the mean device, for each layer with experts, since experts were last
+    placed; empty if one device has all experts."""
     expert_placements: int = 0
-    """How often experts were placed anew by their load."""
+    """Rearrangements of experts over devices by their load."""
     memory_used: tuple[int, ...] = ()
     memory_peak: tuple[int, ...] = ()
     memory_limit: tuple[int, ...] = ()
@@ -225,11 +226,11 @@ class EngineStats(NamedTuple):
     host_calls_behind: tuple[int, ...] = ()
     host_step_skew: tuple[float, ...] = ()
     host_heartbeat_age: tuple[float, ...] = ()
-    """Of each of several hosts, as in `HostReading`; none of one."""
+    """Fields of `HostReading`, an entry for each of several hosts; empty for one host."""
 
 
 class ModelInfo(NamedTuple):
-    """What the edge must know of the model that the engine serves.
+    """Facts about the served model that the API side needs.
 
     max_num_seqs, num_blocks: those of all shards; each has a scratch block. shards: EngineShapes.shards. mesh: its axes
     and their sizes. takes_predictions: whether steps draft from a request's prediction.

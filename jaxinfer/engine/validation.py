@@ -33,8 +33,8 @@ class CheckedRequest(NamedTuple):
 
     @property
     def is_constrained(self) -> bool:
-        """Whether it has a matcher that is compiled, or is to have one."""
-        return self.request.sampling.structured_outputs is not None
+        """Return whether the request has a compiled matcher, or needs one."""
+        return self.request.sampling.constraint is not None
 
 
 def check_request(

@@ -62,5 +62,5 @@ class Exclusion:
         return bits_of([id for id, own in enumerate(self._bytes) if inside(own)], words)
 
     def _rests(self) -> Iterator[bytes]:
-        """What may be left to write of all that a call begins with."""
+        """Return what may be left to write of all that a call begins with."""
         return (begin[written:] for begin in {*self._begins} for written in range(len(begin)))

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -27,7 +27,7 @@ from jaxinfer.grammar.numbers import NumberBounds
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
 from jaxinfer.grammar.refusals import Refusals
 from jaxinfer.grammar.schema.places import place_of
-from jaxinfer.grammar.source import excluded_from_grammars, grammar_text, parts_of, unforced, writes_json
+from jaxinfer.grammar.source import excluded_from_grammars, parts_of, writes_json
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
@@ -35,8 +35,8 @@ from jaxinfer.sampling import SamplingParams
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
 _GROWTH = 2
-"""What a grammar may come to take, for each byte when it is compiled: its lexer learns while it is used, a quarter in a
-few hundred texts, and memory is in pieces, a sixth more."""
+"""Bytes that a grammar may come to take for each byte when it is compiled: its lexer learns while it is used, a
+quarter in a few hundred texts, and memory is in pieces, a sixth more."""
 _BLAME_SECONDS = 2.0
 """From the start of a trial: how long the part that is to blame is looked for."""
 
@@ -46,8 +46,8 @@ class Grammars:
     which no thread would answer anybody. vocab_size: the model's; ids that belong to no token are never legal. eos_ids:
     the model's.
 
-    A grammar is tried out in another process first, which it may end; then it is compiled here, once, with a first
-    mask, which takes longer than any later one; requests get copies.
+    A grammar is made and tried out in another process first, which it may end; then it is compiled here, once, with a
+    first mask, which takes longer than any later one; requests get copies. Nothing of a constraint is rewritten here.
     """
 
     def __init__(self, tokenizer: Path, vocab_size: int, eos_ids: Sequence[int]):
@@ -68,6 +68,10 @@ class Grammars:
         self._closed = False
         self._counts = ConstraintStats()
 
+    def wait_ready(self) -> None:
+        """Wait until the tokenizer is read, be it with an error, which the first constraint meets."""
+        wait([self._read])
+
     @property
     def _tokenizers(self) -> Tokenizers:
         return self._read.result()
@@ -78,12 +82,12 @@ class Grammars:
 
     @cached_property
     def _words(self) -> int:
-        """Of llguidance's masks: where the tokenizer knows more tokens than the model has, more than the model's."""
+        """Words of llguidance's masks: more than the model's if the tokenizer knows more tokens than the model has."""
         return -(-self._tokenizer.vocab_size // WORD_BITS)
 
     @cached_property
     def _model_ids(self) -> np.ndarray:
-        """Those that the model has."""
+        """Mask of the ids that the model has."""
         return bits_of(range(self._vocab_size), self._words)
 
     @cached_property
@@ -108,14 +112,14 @@ class Grammars:
 
     @cached_property
     def _free_ids(self) -> np.ndarray:
-        """Those that are a token's, and do not end a text."""
+        """Mask of the ids that are tokens and do not end a text."""
         size = self._tokenizers.own.get_vocab_size()
         known = bits_of(range(min(size, self._vocab_size)), self._words)
         return known & ~bits_of(self._tokenizer.eos_tokens, self._words)
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
-        assert params.structured_outputs is not None
-        constraint, alike = params.structured_outputs, self._asked(params, stop_ids)
+        assert params.constraint is not None
+        constraint, alike = params.constraint, self._asked(params, stop_ids)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
@@ -153,7 +157,7 @@ class Grammars:
         return kept
 
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
-        constraint = params.structured_outputs
+        constraint = params.constraint
         if (
             not self._read.done()
             or constraint is None
@@ -164,12 +168,13 @@ class Grammars:
         return asked in self._kept or self._refusals.find(asked.constraint) is not None
 
     def _asked(self, params: SamplingParams, stop_ids: frozenset[int]) -> "Asked":
-        assert params.structured_outputs is not None
+        assert params.constraint is not None
         forces = not params.has_token_rules and not self._has_text(stop_ids)
-        return Asked(replace(params.structured_outputs, after="", thought=None), forces)
+        return Asked(replace(params.constraint, after="", thought=None), forces)
 
     def _has_text(self, stop_ids: frozenset[int]) -> bool:
-        """Whether one of them may be part of a text, which then needs another spelling than the tokenizer's own."""
+        """Return whether one of the ids may be part of a text, which then needs another spelling than the tokenizer's
+        own."""
         guided = self._tokenizer
         others = stop_ids.difference(guided.eos_tokens)
         return any(each < guided.vocab_size and not guided.is_special_token(each) for each in others)
@@ -230,8 +235,9 @@ class Grammars:
         return errors
 
     def _finish(self, matcher: Matcher, row: np.ndarray) -> str | None:
-        """What llguidance has filled becomes what is legal; an error where that is nothing. Where the text may end, all
-        that ends it is legal, and nothing of that elsewhere: not even a token that the grammar takes for text."""
+        """Restrict the mask that llguidance has filled to legal tokens; return an error if none is left. Where the text
+        may end, all ids that end it are legal; elsewhere none of them is, not even a token that the grammar takes for
+        text."""
         assert isinstance(matcher, GrammarMatcher)
         if matcher.grammar.is_error():
             matcher.on_error()
@@ -248,15 +254,14 @@ class Grammars:
 
     def _compiled(self, asked: "Asked") -> "_Kept":
         constraint = asked.constraint
-        grammar = grammar_text(constraint, self._special_ids, forces=asked.forces)
         with self._trial() as trial:
             begun = time.monotonic()
-            tried = trial.run(grammar)
+            tried = trial.run(constraint, forces=asked.forces, calls=self._calls_begin(constraint))
             if tried.error:
                 until = begun + _BLAME_SECONDS
                 self._try_parts(trial, constraint, until)
                 raise self._blamed(trial, constraint, first_line(tried.error), until)
-        found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        found = LLMatcher(self._tokenizer, tried.text, log_level=0, limits=LIMITS)
         mask = np.zeros((1, self._words), np.int32)
         if not found.is_error():
             fill_next_token_bitmask_par(self._compiler, [(found, 0)], mask)
@@ -264,19 +269,13 @@ class Grammars:
             raise _refused(constraint, error_of(found))
         if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
-        self._check_grammars(constraint)
-        texts = 2 * (len(grammar) + len(constraint.value))
+        texts = 2 * (len(tried.text) + len(constraint.value))
         return _Kept(found, _GROWTH * tried.bytes + texts, forced_by(found))
 
-    def _check_grammars(self, constraint: Constraint) -> None:
-        """Raises ParameterError for a grammar beside calls whose text may begin as a call does."""
+    def _calls_begin(self, constraint: Constraint) -> list[list[int]]:
+        """Tokens of what no grammar of a constraint may begin with."""
         exclusion = self._exclusion(excluded_from_grammars(constraint))
-        for part in parts_of(constraint) if exclusion is not None else ():
-            for begin in exclusion.begins() if exclusion is not None and part.kind == "grammar" else ():
-                alone = LLMatcher(self._tokenizer, unforced(grammar_text(part, self._special_ids)), log_level=0)
-                ids = self._letters(begin)
-                if alone.try_consume_tokens(ids) == len(ids):
-                    raise ParameterError(part.param, "may begin as a tool call does; give tool_choice `none`")
+        return [] if exclusion is None else [self._letters(begin) for begin in exclusion.begins()]
 
     def _letters(self, text: bytes) -> list[int]:
         """A text, each byte as a token of its own: the tokenizer would write a tag as one that is no text."""
@@ -287,11 +286,12 @@ class Grammars:
         for part in parts_of(constraint):
             if time.monotonic() > until:
                 return
-            if error := trial.run(grammar_text(part, self._special_ids)).error:
+            if error := trial.run(part).error:
                 raise self._blamed(trial, part, first_line(error), until)
 
     def _blamed(self, trial: Trial, constraint: Constraint, error: str, until: float) -> ParameterError:
-        """What to raise where a trial has refused a constraint; of a schema, with the place of what it was for."""
+        """Return the error to raise if a trial has refused a constraint; for a schema it names the place that caused
+        it."""
         if constraint.kind != "json_schema":
             return _refused(constraint, error)
 
@@ -299,10 +299,9 @@ class Grammars:
             if time.monotonic() > until:
                 return False
             try:
-                text = grammar_text(replace(constraint, value=json.dumps(schema)), self._special_ids)
+                return first_line(trial.run(replace(constraint, value=json.dumps(schema))).error) == error
             except ParameterError:
                 return False
-            return first_line(trial.run(text).error) == error
 
         place = place_of(json.loads(constraint.value), is_to_blame)
         return _refused(constraint, f"{error} (at {place})")
@@ -339,7 +338,7 @@ def _refused(constraint: Constraint, reason: str) -> ParameterError:
 
 
 class Asked(NamedTuple):
-    """What grammars are kept by. forces: of source.grammar_text."""
+    """Cache key of a grammar. forces: of source.grammar_text."""
 
     constraint: Constraint
     forces: bool = True

@@ -26,7 +26,7 @@ class Ends(NamedTuple):
     others: np.ndarray
 
     def allows(self, token: int) -> bool:
-        """Whether an id is one of the others."""
+        """Return whether an id is one of the others."""
         return bool(self.others[token // WORD_BITS] >> token % WORD_BITS & 1)
 
 
@@ -64,7 +64,7 @@ class GrammarMatcher:
 
     @property
     def begun(self) -> bool:
-        """Whether the grammar applies, or would but for a thought that may begin."""
+        """True if the grammar applies, or would but for a thought that may begin."""
         return self._thought_end is None or self.thought is not None
 
     @property
@@ -96,7 +96,7 @@ class GrammarMatcher:
         return copied
 
     def thought_mask(self) -> np.ndarray:
-        """What of all tokens may follow in the thought that it is in, int32 [words]."""
+        """Return the mask of the tokens that may follow in the current thought, int32 [words]."""
         assert self._thought_end is not None
         return self._thought_end.mask(self._tail)
 
@@ -114,8 +114,9 @@ class GrammarMatcher:
         return self._look_ahead()[self._come : self._seen]
 
     def _look_ahead(self) -> Sequence[int]:
-        """What is forced from the place on where it was asked for, at least one token of it, where there is one, beyond
-        what has come: up to one that ends the text, which no grammar may force."""
+        """Return the forced tokens from the place on where they were computed. If there are any beyond the tokens that
+        have come, at least one is included; the run stops before a token that ends the text, which no grammar may
+        force."""
         if self._forced is None:
             self._forced, self._come, self._seen = forced_by(self.grammar), 0, 0
         if self._come == self._seen < len(self._forced):
@@ -154,7 +155,7 @@ def forced_by(grammar: LLMatcher) -> Sequence[int]:
 
 
 def error_of(grammar: LLMatcher) -> str:
-    """What it says, in a line."""
+    """Return the grammar's error in a line."""
     return first_line(grammar.get_error() or "no reason was told")
 
 

@@ -10,9 +10,9 @@ from jaxinfer.grammar.bits import bits_of
 from jaxinfer.grammar.schema.scalars import FRACTION_DIGITS
 
 INTEGER_DIGITS = 20
-"""Of the largest unsigned integer of 64 bits."""
+"""Digits of the largest unsigned integer of 64 bits."""
 _LARGEST_EXPONENT = 279
-"""With so many digits before the point, what a float64 still holds, 1.8e308."""
+"""Largest exponent: a float64, at most 1.8e308, then still holds a number with the most digits before the point."""
 _TAIL = 64
 _NUMBER = re.compile(rb"(?:^|[\s:,\[])-?([0-9]+)(?:\.([0-9]*))?(?:[eE][+-]?([0-9]*))?$")
 _QUOTING = re.compile(rb'\\[^\n]?|["\n]')

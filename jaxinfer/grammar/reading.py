@@ -1,4 +1,4 @@
-"""How llguidance is made: its tokenizer, and the limits within which it works."""
+"""Construction of llguidance's tokenizer, and the limits within which it works."""
 
 from collections.abc import Sequence
 from pathlib import Path

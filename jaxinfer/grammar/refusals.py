@@ -10,7 +10,7 @@ from jaxinfer.errors import ParameterError
 
 _MOST = 1024
 _SECONDS = 600.0
-"""For which a refusal is remembered: one that took too long may have met a busy machine."""
+"""Seconds for which a refusal is remembered."""
 
 
 class Refusals:

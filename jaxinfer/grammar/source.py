@@ -19,7 +19,7 @@ _FIXED_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_sep
 
 
 def _ascii_digits(regex: str) -> str:
-    """With `0-9` for `\\d`, as JSON Schema reads it: llguidance has the digits of all scripts."""
+    """Replace `\\d` by `0-9`, as JSON Schema reads it: llguidance matches the digits of all scripts."""
     pieces, in_class, at = [], False, 0
     while at < len(regex):
         piece = regex[at : at + 2] if regex[at] == "\\" else regex[at]
@@ -62,8 +62,8 @@ def excluded_from_grammars(constraint: Constraint) -> tuple[str, ...]:
 
 
 def parts_of(constraint: Constraint) -> list[Constraint]:
-    """What is inside a structural tag, each with the field that it came from: the tag is refused where one of them
-    is."""
+    """Return the constraints inside a structural tag, each with the field that it came from: the tag is refused if one
+    of them is."""
     if constraint.kind != "structural_tag":
         return []
     return [_part(leaf) for leaf in leaves(json.loads(constraint.value))]
@@ -79,8 +79,8 @@ def _part(leaf: Node) -> Constraint:
 
 
 def unforced(grammar: str) -> str:
-    """The same where what must follow may be written in any tokens: llguidance allows only the tokenizer's own there,
-    which a request's rules may forbid."""
+    """Return the grammar with forced text in any tokens: llguidance allows only the tokenizer's own there, which a
+    request's rules may forbid."""
     if not grammar.startswith("{"):
         return _NO_FORCING + grammar
     first, *others = json.loads(grammar)["grammars"]
@@ -93,8 +93,8 @@ _NO_FORCING = '%llguidance {"no_forcing": true}\n'
 
 
 def _has_special(text: str, special_ids: SpecialIds) -> bool:
-    """Whether a text, which may be escaped, has the letters of an added token. What is put together of pieces, as by
-    `<th[i]nk>`, is not found."""
+    """Return whether a text, which may be escaped, has the letters of an added token. Texts that consist of pieces,
+    such as `<th[i]nk>`, are not found."""
     plain = text.replace("\\", "")
     return any(token in plain or json.dumps(token)[1:-1].replace("\\", "") in plain for token in special_ids)
 
@@ -130,7 +130,7 @@ def _schema_grammar(schema: str, whitespace: str | None, param: str) -> str:
 
 
 def _inner_schema(schema: object, whitespace: str | None, param: str) -> str:
-    """With what may stand between JSON tokens in it."""
+    """Return a schema with the whitespace between JSON tokens in it."""
     return json.dumps(json.loads(_schema_grammar(json.dumps(schema), whitespace, param))["grammars"][0]["json_schema"])
 
 
@@ -142,7 +142,7 @@ def _inner_regex(pattern: str) -> str:
 
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 _LARK_PIECE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json\s*(?=\{)')
-"""What may hold braces that are no schema, and the beginning of one that is."""
+"""Text that may hold braces that are no schema, and the beginning of one that is."""
 
 
 def _lark(grammar: str, param: str) -> str:
@@ -150,12 +150,14 @@ def _lark(grammar: str, param: str) -> str:
         return _with_schemas_rewritten(grammar, param)
     try:
         return gbnf_to_lark(grammar)
+    except MemoryError:
+        raise
     except Exception as error:  # of a converter that documents none
         raise ParameterError(param, f"is no grammar in GBNF: {error}") from None
 
 
 def _with_schemas_rewritten(grammar: str, param: str) -> str:
-    """With the schemas of `%json` as others are: what llguidance would loosen, it would loosen here, too."""
+    """Rewrite the schemas of `%json` as others are: otherwise llguidance would loosen them, too."""
     pieces, at = list[str](), 0
     while found := _LARK_PIECE.search(grammar, at):
         pieces.append(grammar[at : found.end()])

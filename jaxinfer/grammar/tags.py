@@ -95,7 +95,8 @@ class TagsWriter:
         return self._named("tag", f"{self._letters(node['begin'])} {self._to_its_end(node)}")
 
     def _to_its_end(self, tag: Node) -> str:
-        """Of a tag, without its beginning: free text and what a regex matches end where the end first stands."""
+        """Return the expression of a tag, without its beginning: free text and a regex's match end at the first
+        `end`."""
         content, end = tag["content"], tag["end"]
         if end and content["type"] == "any_text":
             return self._until(_containing_none([end, *content["excludes"]]), end)
@@ -104,7 +105,8 @@ class TagsWriter:
         return f"{self._expression(content)} {self._letters(end)}".strip()
 
     def _until(self, terminal: str, end: str) -> str:
-        """What a terminal matches, up to the first `end`, by letters or, where it begins with one, by an id."""
+        """Return an expression for a terminal's match up to the first `end`, by letters or, if that begins with a
+        special token, by an id."""
         token = self._special.match(end)
         self.has_letters |= self._special.search(end, token.end() if token else 0) is not None
         ways = [self._named("until", self._terminal(f"{terminal} {_quoted(end)}"), "[lazy]")]

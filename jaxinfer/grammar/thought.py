@@ -22,8 +22,8 @@ class ThoughtEnd:
         self._masks = [free & ~bits_of(ids, len(free)) for ids in banned]
 
     def follow(self, tail: bytes, token: int) -> tuple[bytes, bool]:
-        """What has to be known of a thought after one more token, and whether this has ended it. tail: known so far;
-        empty at first."""
+        """Return the new tail of a thought after one more token, and whether this has ended it. tail: bytes known so
+        far; empty at first."""
         text = tail + self._bytes[token]
         return text[-len(self._end) :], text.endswith(self._end)
 

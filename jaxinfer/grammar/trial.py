@@ -1,23 +1,29 @@
-"""Trial: whether a grammar can be compiled, found out where it can do no harm."""
+"""Trial: the grammar of a constraint, made and compiled where it can do no harm."""
 
 import json
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxinfer.errors import WorkerLostError
+from jaxinfer.constraint import Constraint
+from jaxinfer.errors import ParameterError, WorkerLostError
 from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 
+log = logging.getLogger(__name__)
+
 _SECONDS = 8.0
-"""For one grammar."""
-_PATIENCE = 8.0
-"""To read the tokenizer at the start; and for a grammar, beside its own: the process ends what takes longer itself."""
+"""Processor time of one constraint, after which the process ends it."""
+_PATIENCE = 22.0
+"""Seconds to read the tokenizer at the start, and those by which a grammar may take longer on a busy machine."""
 
 
 class Tried(NamedTuple):
-    """error: why not, empty where it can. bytes: that it took."""
+    """error: why a constraint cannot be compiled; empty where it can. text: its grammar, where it can. bytes: that it
+    took."""
 
     error: str
+    text: str = ""
     bytes: int = 0
 
 
@@ -30,11 +36,19 @@ class Trial:
         command = [sys.executable, "-P", "-m", "jaxinfer.grammar.trial_worker"]
         self._process = LimitedProcess(command, _SECONDS + _PATIENCE)
 
-    def run(self, grammar: str) -> Tried:
-        """Compiles a grammar. Raises WorkerLostError where no process can be started, or it is lost."""
+    def run(self, constraint: Constraint, *, forces: bool = True, calls: Sequence[Sequence[int]] = ()) -> Tried:
+        """Make the grammar of a constraint, and compile it. forces: of `source.grammar_text`. calls: tokens that no
+        grammar inside a structural tag may begin with. Raises ParameterError for what is no grammar, or may begin so,
+        and WorkerLostError where no process can be started, or it is lost."""
         if not self._process.running:
             self._start()
-        return Tried(**json.loads(self._ask(grammar.encode())))
+        said = {name: getattr(constraint, name) for name in ("kind", "value", "whitespace", "param")}
+        answer = json.loads(self._ask(json.dumps({"constraint": said, "forces": forces, "calls": calls}).encode()))
+        if "unexpected" in answer:
+            log.error("no grammar could be made of a %s: %s", constraint.kind, answer["unexpected"])
+        if "refusal" in answer:
+            raise ParameterError(*answer["refusal"])
+        return Tried(**answer)
 
     def _start(self) -> None:
         try:

@@ -14,7 +14,7 @@ class HostLostError(HostsError):
 
 
 def failure_text(error: BaseException) -> str:
-    """What other hosts are told of an error."""
+    """Return the text of an error for other hosts."""
     name, text = type(error).__name__, str(error)
     if not isinstance(error, JaxinferError):
         text = f"{name}: {text}" if text else name

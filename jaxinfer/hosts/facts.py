@@ -34,7 +34,7 @@ def installed_versions() -> dict[str, str | int]:
 
 
 def differences(own: Facts, other: Facts) -> list[Difference]:
-    """In the order of `own`; facts that only `other` has come last. 1 and "1" differ."""
+    """Return the facts that differ, in the order of `own`; facts that only `other` has come last. 1 and "1" differ."""
     names = [*own, *(name for name in other if name not in own)]
     pairs = (Difference(name, own.get(name), other.get(name)) for name in names)
     return [each for each in pairs if (type(each.own), each.own) != (type(each.other), each.other)]
@@ -52,8 +52,8 @@ def describe(found: Sequence[Difference], own_host: int, other_host: int) -> str
 
 
 def least(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """What every host can have: for each number, as of pages of a KV group, the least of all hosts. Raises ValueError
-    where hosts have different numbers of them."""
+    """Return the counts that every host can have: for each number, as of pages of a KV group, the least of all hosts.
+    Raises ValueError if hosts have different numbers of them."""
     each = [tuple(own) for own in counts]
     if len({len(own) for own in each}) != 1:
         raise ValueError(f"hosts have {' and '.join(str(len(own)) for own in each)} counts")

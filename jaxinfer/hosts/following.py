@@ -32,7 +32,7 @@ _REPORTED_CALLS = 16
 
 
 class _StreamError(NamedTuple):
-    """How a stream has ended. lasting: another attempt would end so, too."""
+    """End of a stream. lasting: another attempt would end so, too."""
 
     details: str
     lasting: bool
@@ -64,7 +64,7 @@ class HostFollower:
         self._key = key
         self._timing = timing
         self._silence: Watchdog | None = None
-        """Of host 0, once it has answered."""
+        """Watchdog of host 0, once it has answered."""
         self._answer: _Answer | None = None
         self._agreed: dict[str, messages.Agreed] = {}
         self._calls: deque[bytes] = deque()
@@ -145,7 +145,7 @@ class HostFollower:
         return self._watch.reason
 
     def fail(self, reason: str) -> None:
-        """As of a HostLeader."""
+        """End all hosts because this one has failed, as `HostLeader.fail` does."""
         self._watch.fail(f"host {self._host_id} has failed: {reason}")
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class HostFollower:
     # The stream, in threads of gRPC and one of its own
 
     def _ask_to_join(self, address: str, deadline: float) -> _Answer | None:
-        """Of one attempt; None where there is no answer in time."""
+        """Make one attempt to join, and return the answer; None if there is no answer in time."""
         self._hang_up()
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         method = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
@@ -314,6 +314,6 @@ class HostFollower:
 
 
 def _stream_error(call: Any) -> _StreamError:
-    """Of a call that was raised. Another one may fare better where the server could not be reached; a server that does
-    not know the method, or the key, stays so."""
+    """Return the error of a call that was raised. Another one may fare better if the server could not be reached; a
+    server that does not know the method, or the key, stays so."""
     return _StreamError(call.details() or "", lasting=call.code() is not grpc.StatusCode.UNAVAILABLE)

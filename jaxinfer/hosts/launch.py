@@ -1,4 +1,4 @@
-"""Which of several hosts this is: by settings, or by the variables of what started the processes."""
+"""Place of this host among several, from settings, or from the environment variables of the launcher."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a launcher tells. host: of host 0, without a port. None: it does not tell that."""
+    """A launcher's values. host: of host 0, without a port. None: the launcher does not set it."""
 
     launcher: str
     host: str | None
@@ -119,7 +119,7 @@ def _num_hosts(found: _Found) -> int:
 
 
 def _find_launcher(environment: Environment, wanted: Sequence[str]) -> _Found:
-    """What the one launcher tells, or several that agree on the settings that are wanted."""
+    """Return the values of the only launcher, or of several that agree on the settings that are wanted."""
     found = [each for find in _LAUNCHERS if (each := find(environment)) is not None]
     # A job's index counts within the job, and a JobSet has several: it counts where nothing else does.
     found = found or [each for each in (_kubernetes_job(environment),) if each is not None]
@@ -209,7 +209,7 @@ _SETTINGS = {
     "MEGASCALE_SLICE_ID": "host_id",
     "JOB_COMPLETION_INDEX": "host_id",
 }
-"""Which setting a variable stands for; others tell the coordinator."""
+"""Setting that each variable stands for; other variables name the coordinator."""
 
 
 def _text(environment: Environment, name: str) -> str:

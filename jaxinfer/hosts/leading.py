@@ -31,12 +31,12 @@ MOST_BEHIND = 64
 """Calls that a follower may be behind, about 20 steps."""
 
 _SPARE_THREADS = 8
-"""For who is refused."""
+"""Threads for hosts that are refused."""
 _FRAME_BYTES = 16 * 2**20
 _KEPT_COLLECTIONS = 256
 _CLOSE_SECONDS = 1.0
 _REASON_SECONDS = 0.5
-"""That a failed step waits for the news that another host is lost: JAX's own connections often end first."""
+"""Seconds that a failed step waits for the news that another host is lost: JAX's own connections often end first."""
 
 
 class HostLeader:
@@ -200,7 +200,7 @@ class HostLeader:
             self._check_lost()
 
     def states(self) -> list[HostState]:
-        """Of each follower, in the order of host ids."""
+        """Return the state of each follower, in the order of host ids."""
         with self._changed:
             return [self._members[host_id].state(self._num_calls) for host_id in sorted(self._members)]
 

@@ -11,9 +11,9 @@ from jaxinfer.hosts.timing import Timing
 
 
 class HostState(NamedTuple):
-    """For metrics. peer: its address. calls_behind: calls that it has not performed yet. step_skew: seconds from host
-    0's collection of a step to the news that this host has collected the same one, of the last step that both have
-    collected; None before. heartbeat_age: seconds since it was heard."""
+    """State of a follower for metrics. peer: its address. calls_behind: calls that it has not performed yet. step_skew:
+    seconds from host 0's collection of a step to the news that this host has collected the same one, of the last step
+    that both have collected; None before. heartbeat_age: seconds since it was heard."""
 
     host_id: int
     peer: str
@@ -23,10 +23,10 @@ class HostState(NamedTuple):
 
 
 class Member:
-    """What a follower has been sent and has reported. It is guarded by its leader's condition.
+    """A follower as its leader sees it: calls sent and progress reported. It is guarded by its leader's condition.
 
-    progress: as it was reported last. sent: calls that were sent to it. outbox: what comes before further calls. gone:
-    its stream has ended.
+    progress: as it was reported last. sent: calls that were sent to it. outbox: messages that go before further calls.
+    gone: its stream has ended.
     """
 
     def __init__(self, host_id: int, peer: str, timing: Timing):

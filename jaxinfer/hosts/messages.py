@@ -11,7 +11,7 @@ SERVICE, METHOD = "jaxinfer.Hosts", "Join"
 """The one method, a stream of messages each way."""
 
 KEY_NAME = "jaxinfer-hosts-key"
-"""Of the metadata that carries the key."""
+"""Name of the metadata that carries the key."""
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True):
@@ -35,8 +35,9 @@ class Ready(_Message):
 
 
 class Progress(_Message):
-    """How far a follower is; its heartbeat. applied, digest: number and digest of its calls so far. collected: the call
-    of the last step that was collected. busy: it performs a call, or waits for a step. compiling: as of a Runner."""
+    """Progress of a follower; its heartbeat. applied, digest: number and digest of its calls so far. collected: the
+    call of the last step that was collected. busy: it performs a call, or waits for a step. compiling: as of a
+    Runner."""
 
     applied: int
     digest: int

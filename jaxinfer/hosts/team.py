@@ -10,11 +10,11 @@ from jaxinfer.hosts.launch import Place
 
 
 class Team(Protocol):
-    """What hosts do together while each builds its part of an engine."""
+    """Cooperation of hosts while each builds its part of an engine."""
 
     @property
     def place(self) -> Place | None:
-        """Which host this is; None: there is one."""
+        """Place of this host among all; None: there is only one host."""
         ...
 
     @property
@@ -25,7 +25,8 @@ class Team(Protocol):
         ...
 
     def leading(self, runner: Runner) -> Runner:
-        """What the scheduler calls in place of `runner`, once all hosts are ready to repeat its calls."""
+        """Return the runner that the scheduler calls in place of `runner`, once all hosts are ready to repeat its
+        calls."""
         ...
 
     def fail(self, reason: str) -> None:
@@ -33,7 +34,7 @@ class Team(Protocol):
         ...
 
     def readings(self) -> Sequence[HostReading]:
-        """Of each host now, host 0 first; none of one host."""
+        """Return the readings of each host now, host 0 first; none for one host."""
         ...
 
 

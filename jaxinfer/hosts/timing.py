@@ -1,10 +1,11 @@
-"""How long hosts wait for each other."""
+"""Times that hosts wait for each other."""
 
 import math
 from typing import NamedTuple
 
 _LOADING = 10
-"""How many times as long a host may be silent before it serves: loading holds Python's lock for seconds at times."""
+"""Factor by which a host may be silent for longer before it serves: loading holds Python's lock for seconds at
+times."""
 
 
 class Timing(NamedTuple):
@@ -23,11 +24,11 @@ class Timing(NamedTuple):
 
     @property
     def step_or_ever(self) -> float:
-        """As `step`, of a Watchdog."""
+        """Seconds of `step`, as a Watchdog takes them: infinity for none."""
         return self.step or math.inf
 
     def silence_at(self, *, serving: bool) -> float:
-        """How long a host may be silent."""
+        """Return the seconds that a host may be silent."""
         return self.silence if serving else _LOADING * self.silence
 
 

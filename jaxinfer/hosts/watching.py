@@ -51,7 +51,7 @@ class Watch:
         return self._conditions[-1]
 
     def error(self) -> HostLostError:
-        """What whoever goes on is told once it is over."""
+        """Return the error for callers that go on once it is over."""
         return HostLostError(self.reason or "the streams to other hosts are closed")
 
     def lose(self, reason: str) -> None:

@@ -16,9 +16,9 @@ from jaxinfer.quantization.scheme import LayerSchemes
 
 
 class Heads(NamedTuple):
-    """What one layer attends with: q [T, Hq, D], k and v [T, Hkv, D], and a sink a query head, [Hq] float32.
+    """Inputs of one layer's attention: q [T, Hq, D], k and v [T, Hkv, D], and a sink a query head, [Hq] float32.
 
-    kv_scale: [2] float32, what k and v are divided by where they are kept in few bits.
+    kv_scale: [2] float32, divisors of k and v if they are kept in few bits.
     """
 
     q: jax.Array
@@ -82,5 +82,5 @@ class Attention(nnx.Module):
 
 
 def _growth(by: Temperature, positions: jax.Array) -> jax.Array:
-    """What queries at `positions` are multiplied by, [T] float32."""
+    """Return the factors of queries at `positions`, [T] float32."""
     return 1 + by.beta * jnp.log1p((positions // by.original).astype(jnp.float32))

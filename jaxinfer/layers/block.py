@@ -12,6 +12,7 @@ from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.experts import Experts
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.norm import norm
+from jaxinfer.layers.padding import without_padding
 from jaxinfer.layers.rope import Rotation
 from jaxinfer.layers.vectors import LayerVectors
 from jaxinfer.model_config.layer_kind import LayerKind
@@ -40,23 +41,24 @@ class Block(nnx.Module):
 
         Returns x, kv, and how many rows each of the layer's experts got, [E] int32, if it has any.
         """
-        normed = self._before("input_norm", x, vectors)
+        normed = self._before("input_norm", x, vectors, dispatch)
         out, kv = attend(self.attention.split(normed, vectors, positions, by))
         mixed = self._after("attention_out_norm", self.attention.join(out, vectors), vectors)
         if self.kind.parallel:
             inner, sizes = self._mlp(normed, vectors, dispatch)
             return self._add(x, mixed + inner), kv, sizes
         x = self._add(x, mixed)
-        inner, sizes = self._mlp(self._before("mlp_norm", x, vectors), vectors, dispatch)
+        inner, sizes = self._mlp(self._before("mlp_norm", x, vectors, dispatch), vectors, dispatch)
         return self._add(x, self._after("mlp_out_norm", inner, vectors)), kv, sizes
 
     def _mlp(self, x: jax.Array, vectors: LayerVectors, dispatch: Dispatch) -> tuple[jax.Array, jax.Array | None]:
         if isinstance(self.mlp, Experts):
             return self.mlp(x, vectors, dispatch)
-        return self.mlp(x, vectors), None
+        return self.mlp(x, vectors, dispatch.real), None
 
-    def _before(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
-        return x if self.kind.norms == "after" else self._norm(name, x, vectors)
+    def _before(self, name: str, x: jax.Array, vectors: LayerVectors, dispatch: Dispatch) -> jax.Array:
+        normed = x if self.kind.norms == "after" else self._norm(name, x, vectors)
+        return without_padding(normed, dispatch.real)
 
     def _after(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
         return x if self.kind.norms == "before" else self._norm(name, x, vectors)

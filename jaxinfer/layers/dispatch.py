@@ -17,7 +17,7 @@ from jaxinfer_kernels.stack import StackLayer
 from jaxinfer.layers.exchange import exchanged
 from jaxinfer.layers.linear import flattened
 from jaxinfer.layers.mlp import gated
-from jaxinfer.layers.param import ExpertMatrix
+from jaxinfer.layers.param import Matrix
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.rules import Split
@@ -32,9 +32,9 @@ device takes a part of the rows, sends them where their experts are, and gets th
 
 
 class ExpertShards(NamedTuple):
-    """How the devices of a mesh share experts: the mesh axes of experts, of their channels and of hidden states.
+    """Mesh axes over which devices share experts: axes of experts, of their channels and of hidden states.
 
-    ragged: whether rows are exchanged by ragged_all_to_all; otherwise as many to each device as it may be sent.
+    ragged: rows are exchanged by ragged_all_to_all; otherwise each device gets as many rows as it may be sent at most.
     """
 
     mesh: Mesh
@@ -46,8 +46,8 @@ class ExpertShards(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """How a step's rows go to experts. backend: of `grouped_matmul`. real: [T] bool, rows that are not padding, which
-    goes to no expert; None: all are real. shards: of a mesh; None: there is one device."""
+    """Way of a step's rows to experts. backend: of `grouped_matmul`. real: [T] bool, False for padding, which goes to
+    no expert; None: all rows are real. shards: of a mesh; None: there is one device."""
 
     backend: str = "xla"
     real: jax.Array | None = None
@@ -57,8 +57,8 @@ class Dispatch(NamedTuple):
 class ExpertWeights(NamedTuple):
     """gate_up: [E, ff / B, 2, B, hidden], down: [E, hidden, ff]; their biases: [E, ff / B, 2, B], [E, hidden]."""
 
-    gate_up: ExpertMatrix
-    down: ExpertMatrix
+    gate_up: Matrix
+    down: Matrix
     gate_up_bias: jax.Array | None
     down_bias: jax.Array | None
 
@@ -116,11 +116,12 @@ class _Experts(NamedTuple):
         return self.held.down_bias[jnp.minimum(expert, len(self.held.down_bias) - 1)]
 
     def _adds_bias(self, of_one: jax.Array) -> jax.Array:
-        """Of devices whose parts are added up the first has the bias. of_one: [R] bool, rows that have an expert."""
+        """Return the rows that get a bias, [R, 1] bool. If devices' parts are added up, only the first adds it. of_one:
+        [R] bool, rows that have an expert."""
         first = jax.lax.axis_index(self.channels) == 0 if self.channels else True
         return (of_one & first)[:, None]
 
-    def _multiply(self, x: jax.Array, weights: ExpertMatrix, sizes: jax.Array, over: Split) -> jax.Array:
+    def _multiply(self, x: jax.Array, weights: Matrix, sizes: jax.Array, over: Split) -> jax.Array:
         """x [R, K], sorted by expert, times the weights [E, N, K] of each row's expert; 0 for rows of none. over: mesh
         axes that K is split over."""
         if isinstance(weights, QuantizedArray):
@@ -202,5 +203,5 @@ def _specs(held: ExpertWeights, shards: ExpertShards) -> ExpertWeights:
     return ExpertWeights(*found)
 
 
-def _matrix_specs(weight: ExpertMatrix, axes: tuple[Split, ...]) -> QuantizedArray | StackLayer | PartitionSpec:
+def _matrix_specs(weight: Matrix, axes: tuple[Split, ...]) -> QuantizedArray | StackLayer | PartitionSpec:
     return weight.specs(axes, lead=1) if isinstance(weight, QuantizedArray) else weight_spec(weight, *axes)

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxinfer.layers.dispatch import Dispatch, ExpertWeights, Routed, through_experts
 from jaxinfer.layers.linear import product
 from jaxinfer.layers.mlp import Mlp, gate_up_param
-from jaxinfer.layers.param import held_experts, matrix, param, value
+from jaxinfer.layers.param import held, matrix, param, value
 from jaxinfer.layers.vectors import EXPERT_SLOTS
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.quantization.scheme import LayerSchemes
@@ -65,7 +65,7 @@ class Experts(nnx.Module):
 
     def _weights(self, vectors: Mapping[str, jax.Array]) -> ExpertWeights:
         biases = (vectors.get(f"experts_{name}_bias") for name in ("gate_up", "down"))
-        return ExpertWeights(held_experts(self.experts_gate_up), held_experts(self.experts_down), *biases)
+        return ExpertWeights(held(self.experts_gate_up), held(self.experts_down), *biases)
 
     def _shared(self, x: jax.Array) -> jax.Array:
         assert self.shared is not None

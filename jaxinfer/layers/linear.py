@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxinfer_kernels.cpu.matmul import native_product
+from jaxinfer_kernels.stack import StackLayer
 
-from jaxinfer.layers.param import ExpertMatrix, Matrix, precision
+from jaxinfer.layers.param import Matrix, precision
 from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.shards import Shards, spec
 from jaxinfer.quantization.array import QuantizedArray
@@ -46,7 +48,7 @@ def _settled(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
-def flattened(weight: ExpertMatrix, lead: int = 0) -> ExpertMatrix:
+def flattened(weight: Matrix, lead: int = 0) -> Matrix:
     """All axes of a weight between the first `lead` and the last made one."""
     if isinstance(weight, QuantizedArray):
         return weight.flattened(lead)
@@ -55,9 +57,12 @@ def flattened(weight: ExpertMatrix, lead: int = 0) -> ExpertMatrix:
 
 def product(x: jax.Array, weight: Matrix, parted: bool = False, rounded: bool = False) -> jax.Array:
     """x [T, K] times the transpose of weight [*out, K]: [T, N] float32, N being all of `out`. parted: of Linear.
-    rounded: the product is rounded to x's type next, and may be already."""
+    rounded: the product is rounded to x's type next, and may be already, and of it."""
     if isinstance(weight, QuantizedArray):
         return quantized_product(x, weight.flattened()) if weight.shards is None else _shared(x, weight, weight.shards)
+    if isinstance(weight, StackLayer):
+        out = x.dtype if rounded else jnp.dtype(jnp.float32)
+        return native_product(x, weight.reshape(-1, weight.shape[-1]), out_dtype=out)
     return _plain_product(x, weight.reshape(-1, weight.shape[-1]), parted, rounded)
 
 
@@ -65,12 +70,7 @@ def _plain_product(x: jax.Array, weight: jax.Array, parted: bool, rounded: bool)
     """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
     if parted:
         return _rounded_dot(x, weight)
-    rows, single = x.shape[0], x.dtype == jnp.float32
-    if rows == 1 and not single:
-        return jax.lax.platform_dependent(x, weight, cpu=_one_row_of_two, default=_dot)
-    if 1 < rows <= _FEW_ROWS and single:
-        return jax.lax.platform_dependent(x, weight, cpu=_weight_first, default=_dot)
-    if rounded and rows > _FEW_ROWS and not single:
+    if rounded and x.shape[0] > _FEW_ROWS and x.dtype != jnp.float32:
         # XLA for a GPU would write float32 and round it in a kernel of its own: 2.5 ms of 30 in a prefill of 1,024
         # tokens of Llama-3.1-8B on an H100. Few rows might have parts of their sums rounded.
         return jax.lax.platform_dependent(x, weight, cuda=_rounded_dot, default=_dot)
@@ -92,22 +92,6 @@ def _shared(x: jax.Array, weight: QuantizedArray, shards: Shards) -> jax.Array:
 
     taken = (spec((), over), weight.specs(shards.axes))
     return per_device(local, shards.mesh, taken, spec((), *out))(x, weight).reshape(len(x), -1)
-
-
-def _one_row_of_two(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """XLA on CPU takes eight times as long for one row of a short type as for two (jax 0.11.2, AVX-512 with BF16)."""
-    return _dot(jnp.pad(x, ((0, 1), (0, 0))), weight)[:1]
-
-
-def _weight_first(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """The same product with the weight on the left, as it lies in memory.
-
-    XLA on CPU copies a float32 weight on the right before it multiplies: 2 to 16 rows take half the time this way, 128
-    a tenth less (jax 0.10.2 and 0.11.2). The barriers keep it from putting the weight back.
-    """
-    turned = jax.lax.optimization_barrier(x.T)
-    out = jnp.matmul(weight, turned, precision=precision(x.dtype), preferred_element_type=jnp.float32)
-    return jax.lax.optimization_barrier(out).T
 
 
 def _rounded_dot(x: jax.Array, weight: jax.Array) -> jax.Array:

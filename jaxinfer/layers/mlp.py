@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxinfer.layers.linear import Linear
+from jaxinfer.layers.padding import without_padding
 from jaxinfer.layers.param import QuantizedParam, held, matrix
 from jaxinfer.model_config.mlp_kind import Activation, Clamp, MlpKind
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme
@@ -29,7 +30,7 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 }
 
 _TILE_ROWS = 8
-"""Of a TPU's tile of bfloat16 or float32."""
+"""Rows of a TPU's tile of bfloat16 or float32."""
 
 
 def gate_up_block(size: int) -> int:
@@ -70,12 +71,15 @@ class Mlp(nnx.Module):
             self.up = matrix((*lead, ff, hidden), (*axes, "mlp", "embed"), dtype, hidden**-0.5, schemes.up)
         self.down = matrix((*lead, hidden, ff), (*axes, "embed", "mlp"), dtype, ff**-0.5, schemes.down)
 
-    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
-        """x: [T, hidden]. vectors: gate_up_bias [ff / B, 2, B] or up_bias [ff], and down_bias [hidden], if any."""
+    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array], real: jax.Array | None = None) -> jax.Array:
+        """x: [T, hidden]. vectors: gate_up_bias [ff / B, 2, B] or up_bias [ff], and down_bias [hidden], if any. real:
+        as of `without_padding`."""
         if self.kind.gated:
             inner = gated(self.kind, Linear(held(self.gate_up), vectors.get("gate_up_bias"))(x))
         else:
             inner = ACTIVATIONS[self.kind.activation](Linear(held(self.up), vectors.get("up_bias"))(x))
+        if self.kind.bias:
+            inner = without_padding(inner, real)  # a bias made it more than 0
         return Linear(held(self.down), vectors.get("down_bias"), self.parted)(inner)
 
 

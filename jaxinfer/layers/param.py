@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxinfer_kernels.stack import StackLayer
+from jaxinfer_kernels.stack import StackLayer, alone
 
 from jaxinfer.parallel.shards import Shards
-from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
+from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_form
 from jaxinfer.quantization.scheme import Scheme
 
 
@@ -26,12 +26,12 @@ def param(
 
 
 def lead_axes(axes: Sequence[str | None]) -> int:
-    """How many of a weight's axes are of matrices: layers and experts."""
+    """Count a weight's leading axes, layers and experts, which number its matrices."""
     return sum(axis in ("layers", "expert") for axis in axes)
 
 
 def matrix_shape(shape: Sequence[int], axes: Sequence[str | None], scheme: Scheme) -> MatrixShape:
-    """Of each matrix [..., K] of a weight: its rows are all axes between those of `lead_axes` and the last."""
+    """Return the shape of each matrix [..., K] of a weight: rows are all axes between `lead_axes` and the last."""
     return MatrixShape(math.prod(shape[lead_axes(axes) : -1]), shape[-1], scheme)
 
 
@@ -50,28 +50,30 @@ class QuantizedParam(nnx.Module):
         lead = lead_axes(axes)
         self.shape, self.axes = tuple(shape), tuple(axes)
         for part in scheme.parts:
-            held = jax.ShapeDtypeStruct(scheme.shape(part, shape, lead), part_type(scheme, part, ""))
+            held = part_form(scheme, part, shape, "types", lead)
             source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}
             setattr(self, part, nnx.Param(held, axes=tuple(axes), std=std, offset=0.0, part=part, **source))
 
     @property
     def value(self) -> QuantizedArray:
-        """What it holds."""
+        """The quantised array that it holds."""
         parts = {part: getattr(self, part).get_value() for part in self.scheme.parts}
         return QuantizedArray(self.scheme, **parts, backend=self.backend, shards=self.shards)
 
 
-Matrix = jax.Array | QuantizedArray
-ExpertMatrix = Matrix | StackLayer
-"""Of stacked layers, one where it lies."""
+Matrix = jax.Array | StackLayer | QuantizedArray
+"""A StackLayer is multiplied by native kernels."""
 
 
 def matrix(
     shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float, scheme: Scheme | None
 ) -> nnx.Param | QuantizedParam:
-    """A parameter that products are taken with, [..., K], held as `scheme` says."""
+    """A parameter that products are taken with, [..., K], held as `scheme` says. Its backend is that of the kernels
+    that multiply it: xla or native; `LoadedModel.merged` says which."""
     if scheme is None:
-        return param(shape, axes, dtype, std)
+        plain = param(shape, axes, dtype, std)
+        plain.set_metadata(backend="xla")
+        return plain
     return QuantizedParam(shape, axes, dtype, std, scheme)
 
 
@@ -81,13 +83,13 @@ def value(parameter: nnx.Param) -> jax.Array:
 
 
 def held(parameter: nnx.Param | QuantizedParam) -> Matrix:
-    """What a matrix holds."""
-    return parameter.value if isinstance(parameter, QuantizedParam) else parameter[...]
-
-
-def held_experts(parameter: nnx.Param | QuantizedParam) -> ExpertMatrix:
-    """What a matrix of experts holds."""
-    return parameter.value if isinstance(parameter, QuantizedParam) else parameter.get_value()
+    """Return the matrix that a parameter holds."""
+    if isinstance(parameter, QuantizedParam):
+        return parameter.value
+    found = parameter.get_value()
+    if parameter.get_metadata()["backend"] == "xla" or isinstance(found, StackLayer):
+        return found
+    return alone(found)
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:

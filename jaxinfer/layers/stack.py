@@ -16,7 +16,7 @@ Step = Callable[[Block, int, jax.Array | int, Carry], Carry]
 
 
 class Repeats(NamedTuple):
-    """How layers are made of blocks: `prefix` of them once, then `period` of them `count` times over.
+    """Structure of layers as blocks: `prefix` of them once, then `period` of them `count` times over.
 
     Block i is layer i in repeat 0; a block of the period is layer i + period * r in repeat r.
     """
@@ -47,7 +47,8 @@ class Repeats(NamedTuple):
         return self.prefix + offset, repeat
 
     def ordinal(self, members: Sequence[int], block: int, repeat: jax.Array | int) -> jax.Array | int | None:
-        """Where the layer that `block` is in a repeat stands among `members`, layers in order; None: not among them.
+        """Return the index among `members`, layers in order, of `block`'s layer in a repeat; None if it is not one of
+        them.
 
         Members repeat as the layers do.
         """
@@ -118,9 +119,11 @@ def layer_of(block: Block, repeat: jax.Array) -> Block:
 
 
 def _is_read_whole(parameter: nnx.Variable) -> bool:
-    """Whether a layer of it is what a kernel multiplies with: of experts, or codes and their sides. Scanned, each layer
-    would be copied."""
+    """Return whether a kernel multiplies with a layer of the whole stack: experts, codes, scales and zeros, and on a
+    CPU every matrix. Scanned, each layer would be copied."""
     of = parameter.get_metadata()
+    if of.get("backend") == "native":
+        return True
     return ("expert" in of["axes"] or "part" in of) and of.get("part", "codes") in ("codes", "scales", "zeros")
 
 

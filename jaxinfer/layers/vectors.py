@@ -35,7 +35,7 @@ LayerVectors = Mapping[str, jax.Array]
 
 
 def layer_vectors(kind: LayerKind, hidden: int) -> dict[str, Vector]:
-    """What a layer of this kind has."""
+    """Return the vectors of a layer of this kind, by name."""
     found: dict[str, Vector] = {}
     if kind.norms != "after":
         found |= _norm("input_norm", kind.norm, hidden)
@@ -129,7 +129,7 @@ class Vectors(nnx.Module):
 
     @property
     def layers(self) -> dict[str, tuple[int, ...]]:
-        """For each leaf the layers that it holds."""
+        """Layers that each leaf holds."""
         return {leaf: layers for leaf, _, layers in self.held}
 
     def of_layer(self, repeats: Repeats, block: int, repeat: jax.Array | int) -> LayerVectors:

@@ -11,11 +11,11 @@ import numpy as np
 from jaxinfer.errors import JaxinferError
 
 Values: TypeAlias = "memoryview[float]"
-"""Of doubles; adding to one costs no more than adding to an entry of a list."""
+"""View of doubles; adding to one costs no more than adding to an entry of a list."""
 
 
 class Restarts(NamedTuple):
-    """How often processes that had died were started again."""
+    """Restarts of processes that had died."""
 
     engine: float = 0
     api: float = 0
@@ -56,7 +56,7 @@ class SharedCounts:
 
     @property
     def restarts(self) -> Values:
-        """Those of `Restarts`, in its order."""
+        """Counts of `Restarts`, in the order of its fields."""
         return self._all[: len(Restarts._fields)]
 
     def total(self) -> np.ndarray:

@@ -151,12 +151,12 @@ def cumulative(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[st
 
 
 def _places() -> list[int]:
-    """Where each histogram's numbers begin."""
+    """Return the index of each histogram's first number."""
     return list(accumulate((family.size for family in _HISTOGRAMS.values()), initial=0))[:-1]
 
 
 class EndedRequest(NamedTuple):
-    """What is known of a request at its end. tokens: those of each sequence. max_tokens: None where nobody gave it."""
+    """Facts about a request at its end. tokens: number for each sequence. max_tokens: None if the request set none."""
 
     prompt_tokens: int
     cached_tokens: int

@@ -63,7 +63,7 @@ class ServerMetrics:
 
 
 class _Families(Collector):
-    """What is known already."""
+    """Collector of families that are known already."""
 
     def __init__(self, families: list[Metric]):
         self._families = families

@@ -1,1 +1,1 @@
-"""What a config.json declares, read before there is a device. Layers and checkpoints take their sizes from it."""
+"""Read config.json before there is a device. Layers and checkpoints take their sizes from the result."""

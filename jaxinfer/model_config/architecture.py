@@ -9,7 +9,7 @@ from jaxinfer.model_config.reader import ConfigReader
 
 Parser = Callable[[ConfigReader], DecoderConfig]
 NUMPY_MODEL = "a NumPy model of the published description"
-"""What families are checked against that transformers has no class for (scripts/numpy_decoder.py)."""
+"""Reference of the families that transformers has no class for (scripts/numpy_decoder.py)."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def refuse_other_forms(config: ConfigReader) -> None:
 
 
 def sliding_layers(config: ConfigReader, layers: int, default: list[bool]) -> list[bool]:
-    """Which layers have a window: from `layer_types`, or `default` where that is absent."""
+    """Return for each layer whether it has a window: from `layer_types`, or `default` if that is absent."""
     types = config.get("layer_types")
     if types is None:
         return default

@@ -23,14 +23,14 @@ class LayerGroup(NamedTuple):
 
 
 class GroupPlace(NamedTuple):
-    """Where a layer's KV lies: index of its group, and its index in the group."""
+    """Place of a layer's KV: index of its group, and its index in the group."""
 
     group: int
     index: int
 
 
 class Span(NamedTuple):
-    """Which layers of a whole decoder a stage of a pipeline has. first: how many come before. total: of the whole."""
+    """Layers of a whole decoder that a pipeline stage has. first: layers before them. total: layers of the whole."""
 
     first: int
     total: int
@@ -93,12 +93,12 @@ class DecoderConfig:
 
     @property
     def embeds(self) -> bool:
-        """Whether the embedding is a part of it: of every decoder, and of the first stage of one."""
+        """The embedding is a part of it. True for a whole decoder, and for the first stage of a pipeline."""
         return self.span is None or self.span.first == 0
 
     @property
     def ends(self) -> bool:
-        """Whether the last norm and the head are a part of it: of every decoder, and of the last stage of one."""
+        """The last norm and the head are a part of it. True for a whole decoder, and for a pipeline's last stage."""
         return self.span is None or self.span.first + self.num_layers == self.span.total
 
     def stage(self, first: int, last: int) -> "DecoderConfig":
@@ -120,7 +120,7 @@ class DecoderConfig:
         )
 
     def with_ropes(self, change: Callable[[RopeConfig], RopeConfig]) -> "DecoderConfig":
-        """The same decoder with other rotary embeddings."""
+        """Return the decoder with each rotary embedding replaced by `change` of it."""
 
         def changed(layer: LayerKind) -> LayerKind:
             attention = layer.attention
@@ -132,11 +132,11 @@ class DecoderConfig:
         return replace(self, layers=tuple(kinds[layer] for layer in self.layers))
 
     def quantised(self, name: str) -> "DecoderConfig":
-        """The same decoder, its weights made of those in a checkpoint as `name` says, of MADE; none: held as they
-        are.
+        """Return the decoder with its weights quantised on loading as MADE[name]; `none`: they are held as they are in
+        the checkpoint.
 
-        A checkpoint that is quantised already is taken as it is where its layers have just these schemes. Raises
-        ParameterError where they have others.
+        A checkpoint that is quantised already is taken as it is if its layers have just these schemes. Raises
+        ParameterError if they have others.
         """
         if name == "none" or name == self.held:
             return self
@@ -158,7 +158,7 @@ class DecoderConfig:
         return replace(self, layers=layers, tables=TableSchemes(made.tables, made.tables))
 
     def keeping(self, codes: KVCodes | None) -> "DecoderConfig":
-        """The same decoder, its keys and values kept in `codes`; None: in the type of activations."""
+        """Return the decoder with keys and values kept in `codes`; None: in the type of activations."""
         kinds = {
             kind: replace(kind, attention=replace(kind.attention, kv_codes=codes))
             for kind in dict.fromkeys(self.layers)
@@ -166,9 +166,9 @@ class DecoderConfig:
         return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
 
     def over(self, heads: int, vocabulary: int, experts: int = 1, redundant: int = 0) -> "DecoderConfig":
-        """The same decoder with its heads split over `heads` devices and its tables over `vocabulary`, where they do
-        not divide: heads are copied and zeros added (`AttentionKind.over`), rows of tables added that no token has.
-        redundant: copies of each layer's experts, which are split over `experts` devices.
+        """Return the decoder with heads split over `heads` devices and tables over `vocabulary` devices. If they do not
+        divide evenly, KV heads are copied and query heads of zeros added (`AttentionKind.over`), and tables get rows
+        that no token has. redundant: copies of each layer's experts, which are split over `experts` devices.
 
         Raises ParameterError for what cannot be split so.
         """
@@ -186,12 +186,12 @@ class DecoderConfig:
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Of the embedding and of the head: [rows, hidden], the rows that no token has among them."""
+        """Shape of the embedding and of the head, [rows, hidden], including rows that no token has."""
         return -(-self.vocab_size // self.vocab_shards) * self.vocab_shards, self.hidden_size
 
     @property
     def head_scheme(self) -> Scheme | None:
-        """How the matrix that gives logits is held."""
+        """Scheme of the matrix that gives logits; None if it is not quantised."""
         return self.tables.embed if self.tie_word_embeddings else self.tables.table
 
     @property
@@ -202,14 +202,14 @@ class DecoderConfig:
         return "" if self.declared is None else self.declared.forms
 
     def held_in(self, dtype: str) -> str:
-        """How the matrices of layers are held, for people: their schemes, and `dtype` where some have none."""
+        """Describe the types of the layers' matrices for people: their schemes, and `dtype` for those without one."""
         kinds = dict.fromkeys(self.layers)
         schemes = [getattr(kind.schemes, name) for kind in kinds for name in kind.depths(self.hidden_size)]
         return " and ".join(dict.fromkeys(dtype if scheme is None else str(scheme) for scheme in schemes))
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return len(self.layers)
 
     @property
@@ -222,7 +222,7 @@ class DecoderConfig:
 
     @property
     def group_places(self) -> tuple[GroupPlace, ...]:
-        """For each layer its place in `kv_groups`."""
+        """Place of each layer in `kv_groups`."""
         places = {
             layer: GroupPlace(number, index)
             for number, group in enumerate(self.kv_groups)

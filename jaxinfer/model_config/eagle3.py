@@ -39,12 +39,12 @@ class Eagle3Config:
     own_embedding: bool = False
 
     def over(self, heads: int, vocabulary: int, experts: int = 1, redundant: int = 0) -> "Eagle3Config":
-        """The same head over devices, as `DecoderConfig.over` has them; it has no experts to copy."""
+        """Return the head split over devices as by `DecoderConfig.over`; it has no experts to copy."""
         return replace(self, decoder=self.decoder.over(heads, vocabulary))
 
 
 def is_eagle3(raw: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of an EAGLE-3 head."""
+    """Return whether a config.json describes an EAGLE-3 head."""
     names = raw.get("architectures")
     return isinstance(names, list) and len(names) == 1 and names[0] in ARCHITECTURES
 
@@ -68,7 +68,7 @@ def parse_eagle3(raw: Mapping[str, Any], target: DecoderConfig) -> Eagle3Config:
 
 
 def default_layers(count: int) -> tuple[int, ...]:
-    """Of a target of so many layers, those whose inputs a head reads where nothing else is declared, as in vLLM."""
+    """Return the layers whose inputs a head reads by default, in a target of `count` layers, as in vLLM."""
     return tuple(min(max(layer, 0), count) for layer in (2, count // 2, count - 3))
 
 

@@ -1,4 +1,4 @@
-"""What a generation_config.json declares: sampling parameters for requests that are silent, and ends of sequences."""
+"""Read generation_config.json: default sampling parameters of requests, and tokens that end sequences."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,8 @@ class GenerationConfig(NamedTuple):
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
-    """Of a model folder; empty where the file is missing. Raises ModelError that names file and field."""
+    """Read the generation config of a model folder; it is empty if the file is missing. Raises ModelError that names
+    file and field."""
     path = folder / "generation_config.json"
     raw = read_object(path) if is_there(path) else {}
     eos = _token_ids(path, raw, "eos_token_id")

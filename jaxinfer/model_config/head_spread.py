@@ -10,7 +10,7 @@ Order = tuple[int | None, ...]
 """The checkpoint's head in each place; None for zeros."""
 
 _MOST_EMPTY = 0.25
-"""Of the query heads that are computed."""
+"""Largest share of query heads that may be empty, among those that are computed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class HeadSpread:
 
     @property
     def padded(self) -> bool:
-        """Whether there are heads of zeros."""
+        """There are heads of zeros."""
         return self.num_heads > self.query_heads
 
     @property
@@ -58,18 +58,18 @@ class HeadSpread:
 
     @property
     def kv_order(self) -> Order:
-        """Of KV heads."""
+        """Order of KV heads."""
         each = (place // self.copies for place in range(self.num_kv_heads))
         return tuple(head if head < self.kv_heads else None for head in each)
 
     @property
     def query_order(self) -> Order:
-        """Of query heads."""
+        """Order of query heads."""
         return tuple(head for place in range(self.num_kv_heads) for head in self._queries_of(place))
 
     @property
     def fused_order(self) -> Order:
-        """Of rows in which a KV head's query heads stand before its key and its value, and then the next one's."""
+        """Order of fused rows: a KV head's query heads, its key and its value, and then the next KV head's."""
         own, order = self.own_group_size, list[int | None]()
         for place, kv in enumerate(self.kv_order):
             queries = (None if head is None else head + head // own * 2 for head in self._queries_of(place))
@@ -90,10 +90,10 @@ def as_they_are(query_heads: int, kv_heads: int) -> HeadSpread:
 
 
 def spread_heads(query_heads: int, kv_heads: int, shards: int) -> HeadSpread | None:
-    """How the heads lie on `shards` devices with the fewest query heads, then the fewest KV heads; None where they
+    """Place the heads on `shards` devices with the fewest query heads, then the fewest KV heads. Returns None if they
     divide as they are.
 
-    Raises ParameterError where more than a quarter of the query heads would be zeros.
+    Raises ParameterError if more than a quarter of the query heads would be zeros.
     """
     if kv_heads % shards == 0:
         return None

@@ -35,9 +35,9 @@ class NormKind:
 
 
 class KVKind(NamedTuple):
-    """What a layer keeps of every token: KV heads, and the sizes of a key and a value of one head.
+    """Keys and values that a layer keeps of every token: KV heads, and the sizes of a key and a value of one head.
 
-    codes: the type of both; None: that of activations.
+    codes: type of both; None: the type of activations.
     """
 
     heads: int
@@ -47,7 +47,7 @@ class KVKind(NamedTuple):
 
     @property
     def scaled(self) -> bool:
-        """Whether keys and values are divided by scales of their layer before they are kept."""
+        """Keys and values are divided by scales of their layer before they are kept."""
         return self.codes in SCALED
 
 
@@ -107,8 +107,8 @@ class AttentionKind:
                 raise ModelError(f"config.json: the attention's {name} must be above 0, not {value}")
 
     def over(self, shards: int) -> "AttentionKind":
-        """The same attention with heads that divide over `shards` devices: KV heads are copied where there are more
-        shards, query heads of zeros are added where they do not divide. Raises ParameterError where they cannot.
+        """Return the attention with heads that divide over `shards` devices: KV heads are copied if there are more
+        shards, query heads of zeros are added if they do not divide. Raises ParameterError if neither is possible.
         """
         assert self.spread is None
         spread = spread_heads(self.num_heads, self.num_kv_heads, shards)
@@ -124,7 +124,7 @@ class AttentionKind:
 
     @property
     def places(self) -> HeadSpread:
-        """Where the checkpoint's heads lie."""
+        """Places of the checkpoint's heads."""
         return self.spread or as_they_are(self.num_heads, self.num_kv_heads)
 
     @property
@@ -134,18 +134,19 @@ class AttentionKind:
 
     @property
     def kv(self) -> KVKind:
-        """What is kept of every token."""
+        """Keys and values that are kept of every token."""
         return KVKind(self.num_kv_heads, self.head_dim, self.head_dim, self.kv_codes)
 
     @property
     def scoring(self) -> "Scoring":
-        """How scores are computed, beside the window."""
+        """Options by which scores are computed, except the window."""
         scale = self.head_dim**-0.5 if self.scale is None else self.scale
         return Scoring(scale, self.soft_cap, self.sinks)
 
 
 class Scoring(NamedTuple):
-    """How query-key products become scores: scale, soft cap, and whether heads have sinks (AttentionKind)."""
+    """Options by which query-key products become scores: scale, soft cap, and whether heads have sinks
+    (AttentionKind)."""
 
     scale: float
     soft_cap: float | None = None

@@ -17,13 +17,12 @@ class Clamp(NamedTuple):
 
 @dataclass(frozen=True)
 class RouterKind:
-    """How a token's experts are chosen, and how much each counts.
+    """Router that chooses a token's experts and weighs them.
 
-    scoring `softmax`: over all experts. `softmax_chosen`: over the scores of those that were chosen. `sigmoid`: each by
-    itself. choice_bias: added to the scores where experts are chosen, not where they are weighed (DeepSeek-V3). groups:
-    experts are in so many groups, of which the best `top_groups` are looked at, by the sum of their two best scores.
-    normalise: weights are divided by their sum. scale: what weights are multiplied by. bias: of the router's own
-    product.
+    scoring: `softmax` over all experts; `softmax_chosen` over the scores of the chosen ones; `sigmoid` of each by
+    itself. choice_bias: added to the scores to choose experts, not to weigh them (DeepSeek-V3). groups: number of
+    groups of experts, of which the best `top_groups` are considered, by the sum of their two best scores. normalise:
+    weights are divided by their sum. scale: factor of weights. bias: the router's own product has a bias.
     """
 
     scoring: Literal["softmax", "softmax_chosen", "sigmoid"] = "softmax"
@@ -70,7 +69,8 @@ class ExpertsKind:
         return self.count + self.redundant
 
     def with_redundant(self, redundant: int, devices: int) -> "ExpertsKind":
-        """With so many copies over as many devices, none of which needs an expert twice. Raises ParameterError."""
+        """Return the experts with `redundant` copies over `devices` devices, none of which needs an expert twice.
+        Raises ParameterError."""
         if (self.count + redundant) % devices:
             lower, field = redundant - (self.count + redundant) % devices, "redundant_experts"
             near = " or ".join(str(n) for n in (lower, lower + devices) if n >= 0)

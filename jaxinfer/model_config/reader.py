@@ -79,7 +79,7 @@ class ConfigReader:
         return value
 
     def choice(self, name: str, choices: Mapping[str, Any], default: Any = _MISSING) -> Any:
-        """What `choices` maps the key's text to."""
+        """Return the value in `choices` for the key's text."""
         value = self._needed(name, default)
         if not isinstance(value, str) or value not in choices:
             raise self.error(name, f"{quoted(value)} is not supported; supported are {', '.join(sorted(choices))}")

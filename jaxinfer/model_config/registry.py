@@ -70,10 +70,10 @@ _FAMILIES = (
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for family in _FAMILIES for name, architecture in family.ARCHITECTURES.items()
 }
-"""Those that come with this package, by their names in config.json."""
+"""Architectures of this package, by their names in config.json."""
 _MODEL_TYPES = {kind: name for name, architecture in ARCHITECTURES.items() for kind in architecture.model_types}
 _OLD_NAMES = {"LLaMAForCausalLM": "LlamaForCausalLM"}
-"""What transformers' first files called them."""
+"""Names of transformers' first files."""
 LARGEST = {
     "vocab_size": 2**24,
     "hidden_size": 2**18,

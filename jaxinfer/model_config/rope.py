@@ -109,7 +109,7 @@ def _read(
 
 
 def _read_alone(inner: ConfigReader, declared: int) -> Rope:
-    """Of parameters that nothing outside of them speaks of."""
+    """Read parameters that no other key of the file refers to."""
     return _finished(inner.choice("rope_type", _KINDS, "default"), inner, inner.number("rope_theta"), declared)
 
 
@@ -178,7 +178,7 @@ def _yarn(inner: ConfigReader, theta: float, declared: int) -> Rope:
 
 
 def _yarn_scale(inner: ConfigReader, factor: float) -> float:
-    """What cosines and sines are multiplied by. vLLM's `attn_factor` multiplies what follows from the other fields."""
+    """The factor of cosines and sines. vLLM's `attn_factor` multiplies what follows from the other fields."""
     scales = (inner.number("mscale", 0.0), inner.number("mscale_all_dim", 0.0))
     scale = _yarn_attention(factor, *scales) if inner.flag("apply_yarn_scaling", True) else 1.0
     more = inner.number("attn_factor", 1.0)
@@ -207,12 +207,12 @@ def _longrope(inner: ConfigReader, theta: float, declared: int) -> Rope:
 
 
 def _longrope_attention(factor: float, original: int) -> float:
-    """What cosines and sines are multiplied by, where the file does not say; after LongRoPE's paper."""
+    """Return the default factor of cosines and sines, after LongRoPE's paper."""
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def _yarn_attention(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """What cosines and sines are multiplied by, where the file does not say; after YaRN's paper and DeepSeek's code."""
+    """Return the default factor of cosines and sines, after YaRN's paper and DeepSeek's code."""
 
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0

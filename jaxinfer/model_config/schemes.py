@@ -47,7 +47,7 @@ def _check_steps(config: DecoderConfig, declared: Declared) -> None:
 
 
 def _modules(config: DecoderConfig, kind: LayerKind) -> list[tuple[str, ...]]:
-    """Those of all matrices of a layer."""
+    """Return the modules of all matrices of a layer."""
     weights = kind.depths(config.hidden_size)
     return [modules for weight in weights for modules in matrix_modules(config.names, kind, weight)]
 

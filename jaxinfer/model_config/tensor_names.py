@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Root(NamedTuple):
-    """Where a decoder's tensors are in its checkpoints: what names of its body begin with, and the head's name."""
+    """Names around a decoder in its checkpoints: the prefix of its body's tensors, and the head's name."""
 
     body: str = "model."
     head: str = "lm_head"
@@ -70,7 +70,8 @@ class TensorNames:
     skipped: tuple[str, ...] = ()
 
     def placed(self, found: Container[str]) -> "TensorNames":
-        """With the first root alone under which the embedding is found; the first of all where it is under none."""
+        """Return the names with only the first root under which the embedding is found; the first root of all if there
+        is none."""
         fitting = (root for root in self.roots if f"{root.body}{self.embed}.weight" in found)
         return replace(self, roots=(next(fitting, self.roots[0]),))
 

@@ -15,7 +15,7 @@ _TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "mo
 
 @dataclass(frozen=True)
 class TextPart:
-    """How the text part is found. model_type: of a `text_config` that does not say."""
+    """Way to find the text part. model_type: default of a `text_config` that names none."""
 
     model_type: str
 

@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 def layer_order(config: DecoderConfig, layer: int, weight: str) -> Source:
-    """That of a weight of LayerSchemes, [K] int32, or [E, K] of experts."""
+    """Return the column order of a weight of LayerSchemes, [K] int32, or [E, K] of experts."""
     orders = [ColumnOrder(modules[0]) for modules in _layer_numbers(config, layer, weight)]
     return Stacked(orders) if weight in ("experts_gate_up", "experts_down") else orders[0]
 
 
 def head_order(config: DecoderConfig) -> Source:
-    """That of a head that is not the embedding, [hidden] int32."""
+    """Return the column order of a head that is not the embedding, [hidden] int32."""
     return ColumnOrder(_head_numbers(config))
 
 
@@ -49,7 +49,7 @@ def with_one_order(config: DecoderConfig, checkpoint: Checkpoint) -> DecoderConf
 
 
 class _Held(NamedTuple):
-    """How a weight whose scheme is ordered is held, and the fault for which it has no scheme."""
+    """Scheme with which an ordered weight is held, or None and the fault for which it has no scheme."""
 
     scheme: Scheme | None
     fault: str | None = None
@@ -98,7 +98,7 @@ def _read(numbers: GroupNumbers, checkpoint: Checkpoint) -> np.ndarray:
 
 
 def _layer_numbers(config: DecoderConfig, layer: int, weight: str) -> list[list[GroupNumbers]]:
-    """Of each module of each matrix of a weight."""
+    """Return the group numbers of each module of each matrix of a weight."""
     kind, names, declared = config.layers[layer], config.names, config.declared
     assert declared is not None
     prefix, depth = f"{names.layers}{layer}.", kind.depths(config.hidden_size)[weight]

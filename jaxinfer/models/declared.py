@@ -1,4 +1,4 @@
-"""What a model folder declares, and which architectures would fit one that declares an unknown one."""
+"""Declarations of a model folder, and the architectures that would fit one that declares an unknown one."""
 
 import logging
 from collections.abc import Collection
@@ -80,7 +80,8 @@ def _advice(folder: Path) -> str:
 
 
 def _assumed(folder: Path, architecture: str, config: DecoderConfig) -> str:
-    """What was assumed of a model that names another architecture, in a sentence; empty where it names this one."""
+    """Describe in a sentence the assumptions about a model that names another architecture; empty if it names this
+    one."""
     try:
         declared = declared_architecture(read_object(folder / "config.json"))
     except ModelError:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxinfer_kernels.stack import alone
 
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.block import Block
@@ -26,7 +27,7 @@ KV = tuple[jax.Array, ...]
 
 
 class Place(NamedTuple):
-    """Where and how a layer attends: its KV group and its index there, and how scores are computed."""
+    """Place of a layer's attention: its KV group and its index there, and how scores are computed."""
 
     group: int
     index: jax.Array | int
@@ -38,7 +39,7 @@ Attend = Callable[[Heads, KV, Place], tuple[jax.Array, KV]]
 
 
 class Run(NamedTuple):
-    """What the layers give. hidden: [T, d], unnormed. load: of experts. tapped: inputs of some layers, [T, d] each."""
+    """Results of the layers. hidden: [T, d], unnormed. load: of experts. tapped: inputs of some layers, [T, d] each."""
 
     hidden: jax.Array
     kv: KV
@@ -84,10 +85,10 @@ class Decoder(nnx.Module):
         dispatch: Dispatch,
         taps: Sequence[int] = (),
     ) -> Run:
-        """As `__call__`, with rows dispatched to experts as is asked for. tokens: of a stage that is not the first,
-        hidden states [T, d], as the one before gives them. load: [layers with experts, E] uint32, rows
-        that each expert has got so far, None where nobody wants to know; returned with those of this call. taps: layers
-        whose inputs are given too; the number of all layers stands for the output of the last."""
+        """Run the layers as `__call__` does, with rows dispatched to experts as `dispatch` has it. tokens: in a stage
+        that is not the first, the hidden states [T, d] of the one before. load: [layers with experts, E] uint32, rows
+        that each expert has got so far, None if nobody wants to know; returned with those of this call. taps: layers
+        whose inputs are returned too; the number of all layers stands for the output of the last."""
         rotations, groups, places = self._rotations(positions), self.config.kv_groups, self.config.group_places
 
         def step(block: Block, number: int, repeat: jax.Array | int, carry: Run) -> Run:
@@ -117,7 +118,7 @@ class Decoder(nnx.Module):
         return x + value(self.positions)[positions] if self.config.learned_positions else x
 
     def _rotations(self, positions: jax.Array) -> dict[AttentionKind, Rotation | None]:
-        """For each kind of attention; one computation for those that turn alike."""
+        """Compute the rotation for each kind of attention, once for kinds that rotate alike."""
         kinds = dict.fromkeys(layer.attention for layer in self.config.layers)
         turned = dict.fromkeys((kind.rope, kind.head_dim) for kind in kinds)
         made = {(rope, dim): rotation(rope, dim, positions) if rope is not None else None for rope, dim in turned}
@@ -170,7 +171,7 @@ def logits(
     shards: Shards | None = None,
 ) -> jax.Array:
     """hidden [S, d], normed, to [S, vocab] float32. head: the parts of the table [vocab, d], and bias [vocab] if there
-    is one. backend, shards: of a quantised table, as a QuantizedArray has them."""
+    is one. backend: of the kernels that multiply the table. shards: of a quantised one, as QuantizedArray has them."""
     table, rest = _table(config.head_scheme, head, backend, shards)
     found = scores(table, hidden)
     if config.head_bias:
@@ -187,7 +188,7 @@ def _table(
 ) -> tuple[Matrix, tuple[jax.Array, ...]]:
     """The matrix that gives logits, and what of the head is left."""
     if scheme is None:
-        return head[0], head[1:]
+        return alone(head[0]) if backend == "native" else head[0], head[1:]
     count = len(scheme.parts)
     parts = dict(zip(scheme.parts, head[:count], strict=True))
     return QuantizedArray(scheme, **parts, backend=backend, shards=shards), head[count:]

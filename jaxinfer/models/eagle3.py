@@ -27,7 +27,7 @@ from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 
 _NO_COLUMN = np.iinfo(np.int32).max
-"""Of rows of the output matrix that no token of the draft vocabulary has."""
+"""Column of those rows of the output matrix that belong to no token of the draft vocabulary."""
 
 
 class Eagle3Head(nnx.Module):

@@ -21,7 +21,7 @@ from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 
 _LAYERS = ("midlayer.", "layers.0.")
-"""What names of the layer's tensors begin with."""
+"""Prefixes that names of the layer's tensors may have."""
 _EMBED, _D2T, _T2D = "embed_tokens.weight", "d2t", "t2d"
 
 

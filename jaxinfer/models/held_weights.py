@@ -15,14 +15,16 @@ from jaxinfer.models.head_places import columns_by_head
 from jaxinfer.models.leaf_key import KV_SCALES, leaf_names
 from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Weight
+from jaxinfer.quantization.array import FourBits
 from jaxinfer.quantization.scheme import Scheme
 
 _OF_PARTS = re.compile(r"_\d+$")
-"""What `Vectors` adds to a name where layers differ in the shape."""
+"""Suffix that `Vectors` adds to a name if layers differ in shape."""
 
 
 class _Place(NamedTuple):
-    """Where a weight of a layer is: the canonical weight that holds it, and its number there, None where it is all."""
+    """Place of a layer's weight: the canonical weight that holds it, and its number there; None if it is all of
+    that."""
 
     weight: Weight
     number: int | None
@@ -41,15 +43,16 @@ class HeldWeights:
             for number, layer in enumerate(one.layers or (None,)):
                 self._places[weight_name(one), layer] = _Place(one, number if one.stacked else None)
 
-    def whole(self, weight: Weight, platform: str) -> tuple[str, ...] | None:
-        """The leaves that a weight's arrays are on such devices, None where they are none as they lie."""
+    def whole(self, weight: Weight, held: FourBits) -> tuple[str, ...] | None:
+        """The leaves that a weight's arrays are on devices that hold four bits so, None where they are none as they
+        lie."""
         known = self._known.get(".".join(map(str, weight.path)))
         if known is None or weight.path[-1] == "kv_scale" or known.layers != weight.layers:
             return None
-        return leaf_names(known) if known.leaves("cpu") == weight.leaves(platform) else None
+        return leaf_names(known) if known.leaves("bytes") == weight.leaves(held) else None
 
     def sources(self, weight: Weight) -> list[list[Source]]:
-        """Of each of its leaves: one source, or one for each of its layers."""
+        """Return the sources of each of a weight's leaves: one source, or one for each of its layers."""
         if weight.holds_slots:
             return [[weight.slots()] * len(weight.layers or ())]
         parts: tuple[TensorPart, ...] = ("weight",) if weight.scheme is None else weight.scheme.parts
@@ -63,7 +66,7 @@ class HeldWeights:
         if part == "weight" and weight.scheme is not None:
             return self._values(name, layer, weight.scheme)
         at = 0 if part == "weight" else weight.scheme.parts.index(part)  # pyright: ignore
-        leaf = Tensor(leaf_names(weight)[at], weight.leaves("cpu")[at].shape)
+        leaf = Tensor(leaf_names(weight)[at], weight.leaves("bytes")[at].shape)
         one = leaf if number is None else Element(leaf, number)
         fill = 1.0 if part == "scales" and self._config.declared is None else 0.0  # what `quantise` makes of zeros
         if layer is not None:
@@ -83,7 +86,7 @@ class HeldWeights:
         return Element(Tensor(KV_SCALES, (self._config.num_layers, 2)), layer)
 
     def _with_heads(self, name: str, layer: int, one: Source, fill: float) -> Source:
-        """With heads in the places that they have on the mesh."""
+        """Move a source's heads to the places that they have on the mesh."""
         attention = self._config.layers[layer].attention
         spread, over = attention.spread, attention.qk_norm_over
         if spread is None:
@@ -98,7 +101,7 @@ class HeldWeights:
 
 
 def canonical(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder over no mesh, its keys and values in the type of activations."""
+    """Return the decoder over no mesh, with keys and values in the type of activations."""
 
     def own(kind):
         attention = replace(kind.attention, kv_codes=None, spread=None)

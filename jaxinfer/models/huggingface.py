@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 
 def unused_tensors(config: DecoderConfig) -> Unused:
-    """What a checkpoint may hold though the model has no use for it."""
+    """Return the tensors that a checkpoint may hold although the model has no use for them."""
     names, declared = config.names, config.declared
     begins = (*names.skipped, *((f"{names.head}.",) if config.tie_word_embeddings else ()))
     return Unused(begins, KV_SCALES) if declared is None else Unused(begins, declared.unused, declared.zeros)

@@ -63,7 +63,8 @@ def kv_scale(config: DecoderConfig, prefix: str) -> Source:
 
 
 def _names(names: TensorNames) -> Iterator[tuple[str, str]]:
-    """Those of llm-compressor, modelopt, AutoFP8, and AutoFP8's first, of keys and values alike."""
+    """Yield the names of the scales of keys and values: those of llm-compressor, modelopt, AutoFP8, and of early
+    AutoFP8, which has one for both."""
     module = names.out.rpartition(".")[0]
     yield f"{module}.k_scale", f"{module}.v_scale"
     yield f"{names.k}.k_scale", f"{names.v}.v_scale"

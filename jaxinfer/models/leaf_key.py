@@ -30,7 +30,7 @@ FORMS = {
     "int4": "int8",
     "e2m1": "float8_e4m3fn",
 }
-"""How parts of a weight are fused, and the types that short codes are kept in."""
+"""Forms of weights in leaves: how their parts are fused, and the types that short codes are kept in."""
 KV_SCALES = "kv_scales"
 """The leaf with the checkpoint's scales of keys and values, [layers, 2] float32."""
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -105,13 +105,13 @@ def leaf_forms(config: DecoderConfig, dtype: jnp.dtype) -> dict[str, tuple[tuple
         name: (leaf.shape, leaf.dtype.name)
         for one in (*plan.weights, *plan.head)
         if one.path[-1] != "kv_scale"
-        for name, leaf in zip(leaf_names(one), one.leaves("cpu"), strict=True)
+        for name, leaf in zip(leaf_names(one), one.leaves("bytes"), strict=True)
     }
     return forms if config.held_kv_scales is None else {**forms, KV_SCALES: ((config.num_layers, 2), "float32")}
 
 
 def leaf_names(weight: Weight) -> tuple[str, ...]:
-    """What a weight's arrays are called in a folder."""
+    """Return the names of a weight's arrays in a folder."""
     name = ".".join(map(str, weight.path))
     return (name,) if weight.scheme is None else tuple(f"{name}.{part}" for part in weight.scheme.parts)
 
@@ -122,7 +122,7 @@ def _config(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _layer(config: DecoderConfig, kind: LayerKind) -> dict[str, Any]:
-    """What a layer's leaves depend on beside their shapes."""
+    """Return all that a layer's leaves depend on besides their shapes."""
     attention, turned = kind.attention, None
     if config.names.interleaved_rope and attention.rope is not None:
         turned = attention.rope.turned(attention.head_dim)

@@ -24,7 +24,7 @@ from jaxinfer.models import decoder, weight
 from jaxinfer.models.decoder import Decoder
 from jaxinfer.models.opened import Progress, open_model
 from jaxinfer.models.plan import ModelPlan, plan_model
-from jaxinfer.models.weight import Weight
+from jaxinfer.models.weight import Weight, held_on
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 from jaxinfer.parallel.shards import Shards, live_axes
@@ -33,7 +33,8 @@ from jaxinfer.quantization.scheme import Scheme
 
 
 class GroupBackend(NamedTuple):
-    """What attends in the layers of a KV group: a backend of the kernels, and how the group's KV blocks lie for it."""
+    """Attention backend of the layers of a KV group: a backend of the kernels, and the layout of the group's KV
+    blocks."""
 
     name: str
     layout: KVLayout
@@ -48,7 +49,8 @@ class LoadedModel:
     a pipeline that is not the last. backends: what attends in each KV group; until they are chosen `xla`, over the
     layout of the platform. experts_backend: what multiplies in layers with experts, of `grouped_matmul`. dispatch_form:
     how a step's rows come to experts on other devices. product_backends: what multiplies quantised matrices, of
-    `quantized_matmul`, by the shape of one device's part; those that are not named, `xla`. layout: of its layers, as
+    `quantized_matmul`, by the shape of one device's part; those that are not named, `xla`. plain_backend: what
+    multiplies the others, `xla` or `native`. layout: of its layers, as
     `Decoder` has it. draft: a smaller model that drafts this one's next tokens, on the same devices.
     """
 
@@ -64,6 +66,7 @@ class LoadedModel:
     experts_backend: str = "xla"
     dispatch_form: DispatchForm = "reduce"
     product_backends: tuple[tuple[MatrixShape, str], ...] = ()
+    plain_backend: str = "xla"
     layout: Layout = "unrolled"
     draft: "LoadedModel | None" = None
 
@@ -84,7 +87,7 @@ class LoadedModel:
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
-        """Of what drafts for another model: that model's layers whose inputs it reads."""
+        """Layers of another model whose inputs this model reads to draft for it."""
         return ()
 
     @property
@@ -114,13 +117,20 @@ class LoadedModel:
     def merged(self, weights: tuple[jax.Array, ...]) -> Any:
         """The module whose leaves `weights` are."""
         built = nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
-        for _, part in nnx.iter_graph(built) if self.product_backends or self.mesh.size > 1 else ():
+        for _, part in nnx.iter_graph(built) if self._is_told else ():
             if isinstance(part, QuantizedParam):
                 part.backend = self._backend_of(self.device_matrix(part.shape, part.axes, part.scheme))
                 part.shards = self._shards([axis for axis in part.axes if axis != "layers"])
             elif isinstance(part, Attention | Mlp):
                 part.parted = self._is_split("kv_heads" if isinstance(part, Attention) else "mlp")
+            elif isinstance(part, nnx.Param) and _is_multiplied(part):
+                part.set_metadata(backend=self.plain_backend)
         return built
+
+    @property
+    def _is_told(self) -> bool:
+        """True where modules differ from those of the plan: in backends, or because they are split over devices."""
+        return bool(self.product_backends) or self.plain_backend != "xla" or self.mesh.size > 1
 
     def _is_split(self, axis: str) -> bool:
         return bool(live_axes(self.mesh, self.rules.split(axis)))
@@ -129,7 +139,7 @@ class LoadedModel:
         return Shards.of(self.mesh, self.rules, axes) if self.mesh.size > 1 else None
 
     def dispatch(self, real: jax.Array | None = None) -> Dispatch:
-        """How a step's rows go to experts. real: of Dispatch."""
+        """Return how a step's rows are dispatched to experts. real: as in `Dispatch`."""
         shards = self._shards(("expert", "expert_mlp", "embed"))
         if shards is None:
             return Dispatch(self.experts_backend, real)
@@ -144,7 +154,7 @@ class LoadedModel:
         return math.prod(self.mesh.shape[name] for name in self.rules.split("expert") or ())
 
     def device_matrix(self, shape: Sequence[int], axes: Sequence[str | None], scheme: Scheme) -> MatrixShape:
-        """Of each matrix of a quantised weight, one device's part."""
+        """Return the shape of one device's part of each matrix of a quantised weight."""
         part = self.rules.sharding(self.mesh, axes, shape).shard_shape(tuple(shape))
         return matrix_shape(part, axes, scheme)
 
@@ -160,7 +170,7 @@ class LoadedModel:
     def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
         """Normed hidden [S, d] to float32 [S, vocab]."""
         matrix = self.head_matrix
-        backend = "xla" if matrix is None else self._backend_of(matrix)
+        backend = self.plain_backend if matrix is None else self._backend_of(matrix)
         return decoder.logits(self.config, head, hidden, backend, self._shards(("vocab", "embed")))
 
     def kv_type(self, group: int) -> jnp.dtype:
@@ -172,7 +182,7 @@ class LoadedModel:
         """The type of the array of a group's KV blocks: that of keys and values, or on a CPU, where XLA widens whole
         arrays of short floats, of unsigned integers that hold their bits."""
         kept = self.kv_type(group)
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu" and self.backends[group].name == "xla"
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu" and self.backends[group].name != "mosaic_tpu"
         short = jnp.issubdtype(kept, jnp.floating) and kept.itemsize < 4
         return jnp.dtype(f"uint{8 * kept.itemsize}") if on_cpu and short else kept
 
@@ -189,9 +199,15 @@ class LoadedModel:
         )
 
     def kv_sharding(self, group: int, num_blocks: int, block_size: int) -> NamedSharding:
-        """How those blocks lie over the mesh: split over KV heads."""
+        """Return the sharding of a group's KV blocks over the mesh: split over KV heads."""
         shape = self.kv_shape(group, num_blocks, block_size)
         return self.rules.sharding(self.mesh, self.backends[group].layout.axes, shape)
+
+
+def _is_multiplied(parameter: nnx.Param) -> bool:
+    """Return whether a parameter is a matrix to multiply with, rather than a table whose rows are read."""
+    of = parameter.get_metadata()
+    return "backend" in of and "vocab" not in of["axes"]
 
 
 def load_model(
@@ -228,13 +244,13 @@ def load_stages(
     layout: Layout = "unrolled",
     progress: Progress | None = None,
 ) -> tuple[LoadedModel, ...]:
-    """As `load_model`, the stages of a pipeline: each on its mesh, with the layers from a first one to before a last
-    one."""
+    """Load the stages of a pipeline as `load_model` does a model: each on its mesh, with the layers from a first one to
+    before a last one."""
     dtype = jnp.dtype(dtype)
     with open_model(folder, config, dtype, layout) as opened:
         plans = [plan_model(opened.config.stage(*span), dtype, layout) for span in spans]
         parts = [opened.part(plan.numbered) for plan in plans]
-        sizes = [part.bytes(mesh.devices.flat[0].platform) for part, mesh in zip(parts, meshes, strict=True)]
+        sizes = [part.bytes(mesh) for part, mesh in zip(parts, meshes, strict=True)]
         stages: list[LoadedModel] = []
         for number, (plan, part, mesh) in enumerate(zip(plans, parts, meshes, strict=True)):
             told = None if progress is None else partial(_told, progress, sum(sizes[:number]), sum(sizes))
@@ -279,7 +295,7 @@ def abstract_model(
     shapes: list[Any] = [
         jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         for one in (*plan.weights, *plan.head)
-        for leaf, sharding in zip(one.leaves(mesh.devices.flat[0].platform), one.shardings(rules, mesh), strict=True)
+        for leaf, sharding in zip(one.leaves(held_on(mesh)), one.shardings(rules, mesh), strict=True)
     ]
     return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules, layout)
 

@@ -26,7 +26,7 @@ from jaxinfer.models.kv_scales import checkpoint_kv_scales, with_kv_scales
 from jaxinfer.models.leaf_key import KV_SCALES, check_key, leaf_forms
 from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.tied_head import with_own_head
-from jaxinfer.models.weight import Sources, Weight
+from jaxinfer.models.weight import Sources, Weight, held_on
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.kv import ScaledKVCodes
 
@@ -46,11 +46,11 @@ class OpenModel(Protocol):
 
     @property
     def plan(self) -> ModelPlan:
-        """What `load` reads."""
+        """Plan of the weights that `load` reads."""
         ...
 
     def part(self, plan: ModelPlan) -> "OpenModel":
-        """The same folder, to read a part of the decoder: a plan whose layers are numbered as the folder's are."""
+        """Return the opened folder for a part of the decoder. plan: its layers are numbered as the folder's are."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class OpenModel(Protocol):
         ...
 
     def sources(self, one: Weight) -> list[list[Source]]:
-        """Of the values of a weight, or of its leaves where the folder has those."""
+        """Return the sources of a weight's values, or of its leaves if the folder has those."""
         ...
 
     def leaf(self, name: str, layer: int | None, part: TensorPart) -> Source:
@@ -71,8 +71,8 @@ class OpenModel(Protocol):
         none that keys and values could be kept with. Raises ModelError where a layer lacks them."""
         ...
 
-    def bytes(self, platform: str) -> int:
-        """What `load` tells as bytes in all, for devices of a platform."""
+    def bytes(self, mesh: Mesh) -> int:
+        """Return the total bytes that `load` reports as progress."""
         ...
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
@@ -129,22 +129,21 @@ class OpenLeaves:
         scales = Tensor(KV_SCALES, (self.config.num_layers, 2))
         return self.config.held_kv_scales, [Element(scales, layer) for layer in range(self.config.num_layers)]
 
-    def bytes(self, platform: str) -> int:
-        return sum(one.bytes(platform) for one in (*self.plan.weights, *self.plan.head))
+    def bytes(self, mesh: Mesh) -> int:
+        return sum(one.bytes(held_on(mesh)) for one in (*self.plan.weights, *self.plan.head))
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)
-        platform = mesh.devices.flat[0].platform
-        total, done = self.bytes(platform), 0
+        total, done = self.bytes(mesh), 0
         for _, group in itertools.groupby(every, lambda one: part_of(".".join(map(str, one.path)))):
             weights = list(group)
             yield from self._load_part(weights, rules, mesh)
-            done += sum(one.bytes(platform) for one in weights)
+            done += sum(one.bytes(held_on(mesh)) for one in weights)
             if progress is not None:
                 progress(done, total)
 
     def _load_part(self, weights: Sequence[Weight], rules: ShardingRules, mesh: Mesh) -> Iterator[jax.Array]:
-        whole = {one: self.held.whole(one, mesh.devices.flat[0].platform) for one in weights}
+        whole = {one: self.held.whole(one, held_on(mesh)) for one in weights}
         wanted = {
             name: place
             for one, names in whole.items()
@@ -192,7 +191,7 @@ class OpenCheckpoint:
             self.reader.check_tensor(tensor)
         return found
 
-    def bytes(self, platform: str) -> int:
+    def bytes(self, mesh: Mesh) -> int:
         return self._size(self.sources(one) for one in (*self.plan.weights, *self.plan.head))
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
@@ -246,7 +245,7 @@ def _warn_of_values(
     for one, parts in zip(every, sources, strict=True):
         tensors = _tensors([parts])
         if one.scheme is None and "router" not in str(one.path[-1]) and any(t.dtypes != FLOATS for t in tensors):
-            held += one.bytes(mesh.devices.flat[0].platform)
+            held += one.bytes(held_on(mesh))
             read += checkpoint.size({tensor.name for tensor in tensors})
     if held:
         message = "weights in %s take %s bytes in %s instead of %s: no scheme of the device holds them"

@@ -30,7 +30,7 @@ class ModelPlan:
 
     @property
     def numbered(self) -> "ModelPlan":
-        """Of a stage, the same with layers as the whole decoder numbers them."""
+        """Plan of a stage with layers numbered as in the whole decoder."""
         span = self.config.span
         if span is None or not span.first:
             return self
@@ -65,7 +65,7 @@ def _numbered(one: Weight, first: int) -> Weight:
 
 
 def _placed(one: Weight, config: DecoderConfig) -> Weight:
-    """Where experts are copied, their weights say which is in each slot."""
+    """Record which expert is in each slot, in a weight of copied experts or in their table of slots."""
     of_slots = str(one.path[-1]).startswith(EXPERT_SLOTS)
     experts = config.layers[one.layers[0]].mlp.experts if one.layers else None
     if experts is None or not experts.redundant or not (of_slots or "expert" in one.axes):

@@ -54,7 +54,7 @@ def _refuse_quantised(config: DecoderConfig, checkpoint: Checkpoint) -> None:
 
 
 def _warn(embed: str, head: str) -> None:
-    """Of tensors that differ, by their names."""
+    """Warn that two tensors differ, given their names."""
     log.warning(
         "config.json: tie_word_embeddings is true, but %s and %s differ: both are used. If that is right, set it to "
         "false; else remove %s from the checkpoint",
@@ -70,7 +70,7 @@ def _found(form: TensorFormat, config: DecoderConfig, checkpoint: Checkpoint) ->
 
 
 def _equal(checkpoint: Checkpoint, one: Tensor, other: Tensor, dtype: np.dtype) -> bool:
-    """Of two matrices of the same shape."""
+    """Return whether two matrices of equal shape have equal values in `dtype`."""
     rows, columns = one.shape
     count = max(1, _COMPARED_AT_ONCE // columns)
     parts = [slice(start, min(start + count, rows)) for start in range(0, rows, count)]

@@ -19,7 +19,15 @@ from jaxinfer.layers.param import lead_axes
 from jaxinfer.layers.stack import Repeats
 from jaxinfer.parallel.expert_placement import slots_of
 from jaxinfer.parallel.rules import ShardingRules
-from jaxinfer.quantization.array import LARGEST_SCALE, part_type, quantise, stored_bytes
+from jaxinfer.quantization.array import (
+    LARGEST_SCALE,
+    FourBits,
+    as_held,
+    four_bits,
+    part_form,
+    quantise,
+    stored_bytes,
+)
 from jaxinfer.quantization.scheme import Part, Scheme
 
 _LANES = 128
@@ -62,7 +70,7 @@ class Weight(NamedTuple):
         return self.axes[0] == "layers"
 
     def of_layer(self) -> "Weight":
-        """Of a stacked weight, what each layer has."""
+        """Return the weight of one layer, of a stacked weight."""
         assert self.stacked
         return self._replace(shape=self.shape[1:], axes=self.axes[1:], layers=None)
 
@@ -72,38 +80,38 @@ class Weight(NamedTuple):
         return self.placement is not None and "expert" not in self.axes
 
     def slots(self) -> Source:
-        """Of the table of slots, one layer's."""
+        """Return the source of one layer's part of the table of slots."""
         assert self.placement is not None
         return Numbers(tuple(map(tuple, slots_of(np.array(self.placement), *self.shape[-2:]).tolist())))
 
-    def leaves(self, platform: str) -> tuple[Leaf, ...]:
-        """Its arrays on a platform's devices, in the order of the model's leaves."""
+    def leaves(self, held: FourBits) -> tuple[Leaf, ...]:
+        """Its arrays on devices that hold four bits so, in the order of the model's leaves."""
         if self.scheme is None:
             return (Leaf(self.shape, self.dtype, self.axes),)
-        return tuple(self._leaf(self.scheme, part, platform) for part in self.scheme.parts)
+        return tuple(self._leaf(self.scheme, part, held) for part in self.scheme.parts)
 
-    def _leaf(self, scheme: Scheme, part: Part, platform: str) -> Leaf:
+    def _leaf(self, scheme: Scheme, part: Part, held: FourBits) -> Leaf:
         lead = lead_axes(self.axes)
-        shape, dtype = scheme.shape(part, self.shape, lead), part_type(scheme, part, platform)
-        return Leaf(shape, dtype, scheme.axes(part, self.axes, lead))
+        form = part_form(scheme, part, self.shape, held, lead)
+        return Leaf(form.shape, form.dtype, scheme.axes(part, self.axes, lead))
 
-    def bytes(self, platform: str) -> int:
-        """Of all its arrays on a platform's devices together."""
-        return sum(stored_bytes(leaf.shape, leaf.dtype) for leaf in self.leaves(platform))
+    def bytes(self, held: FourBits) -> int:
+        """Return the bytes of all its arrays together, on devices that hold four bits so."""
+        return sum(stored_bytes(leaf.shape, leaf.dtype) for leaf in self.leaves(held))
 
     def shardings(self, rules: ShardingRules, mesh: Mesh) -> tuple[Format | NamedSharding, ...]:
-        """Where each leaf lies; of a table that is gathered from, and of experts and quantised matrices that are split
-        by columns, rows are contiguous.
+        """Return the place of each leaf. Rows are contiguous in a table that is gathered from, and in experts and
+        quantised matrices that are split by columns.
 
-        Where a device's columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of
-        it in every step, to gather a few rows or for a kernel (compiled for a v6e: gpt-oss, 2880 columns; Qwen3-30B-A3B
-        over four devices, 192). Scales of whole rows are one column, of which a TPU would make 128. Raises
-        ParameterError where an axis cannot be split so.
+        If a device's columns are no multiple of 128, XLA for TPU would lay such a leaf out by columns, and transpose
+        all of it in every step, to gather a few rows or for a kernel (compiled for a v6e: gpt-oss, 2880 columns;
+        Qwen3-30B-A3B over four devices, 192). Scales of whole rows are one column, of which a TPU would make 128.
+        Raises ParameterError if an axis cannot be split so.
         """
         whole = rules.sharding(mesh, self.axes, self.shape)
         if self.scheme is not None:
             self._check_groups(self.scheme, whole)
-        leaves, columns = self.leaves(_platform(mesh)), whole.shard_shape(self.shape)[-1]
+        leaves, columns = self.leaves(held_on(mesh)), whole.shard_shape(self.shape)[-1]
         found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in leaves]
         return tuple(
             place if self.order(leaf, columns) is None else Format(_by_rows(leaf), place)
@@ -111,8 +119,8 @@ class Weight(NamedTuple):
         )
 
     def order(self, leaf: Leaf, columns: int) -> tuple[int, ...] | None:
-        """In which the axes of a leaf lie on a device, the minor one last; None: as XLA likes best. columns: of the
-        device's part of the values."""
+        """Return the order of a leaf's axes on a device, the minor one last; None if XLA is to choose it. columns: of
+        the device's part of the values."""
         kernels = self.scheme is not None or "expert" in self.axes
         odd = kernels and columns < self.shape[-1] and columns % _LANES > 0
         if (self.path[-1] in _GATHERED or odd) and leaf.shape[-1] > 1:
@@ -127,6 +135,11 @@ class Weight(NamedTuple):
                 f"{self.axes[-1]}, {depth} in groups of {scheme.group} that share a scale, cannot be split over "
                 f"{depth // part} devices: each one's part must begin on a group",
             )
+
+
+def held_on(mesh: Mesh) -> FourBits:
+    """Return how the devices of a mesh hold codes of four bits."""
+    return four_bits(mesh.devices.flat[0].platform, mesh.size)
 
 
 def _by_rows(leaf: Leaf) -> Layout:
@@ -156,7 +169,7 @@ def _described(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ..
 
 
 Sources = Sequence[Sequence[Source]]
-"""Of a weight's values, or of each of its leaves where a checkpoint has those: one source, or one for each of its
+"""Sources of a weight's values, or of each of its leaves if a checkpoint has those: one source, or one for each of its
 layers."""
 
 _LARGE = 64 << 20
@@ -175,13 +188,13 @@ def load(
 
     Of a large stack one layer is in the host's memory at a time: all of a model's experts in one would not fit there.
     """
-    if not weight.stacked or weight.bytes(_platform(mesh)) < _LARGE:
+    if not weight.stacked or weight.bytes(held_on(mesh)) < _LARGE:
         made = _load(weight, sources, checkpoint, rules, mesh)
         if loaded is not None:
             loaded(sources)
         return made
     shardings, layer = weight.shardings(rules, mesh), weight.of_layer()
-    stacks = jax.jit(partial(_empty, weight.leaves(_platform(mesh))), out_shardings=shardings)()
+    stacks = jax.jit(partial(_empty, weight.leaves(held_on(mesh))), out_shardings=shardings)()
     places = (shardings, layer.shardings(rules, mesh), None)
     put = jax.jit(_put, donate_argnums=0, in_shardings=places, out_shardings=shardings)
     for number in range(weight.shape[0]):
@@ -208,13 +221,13 @@ def _load(
     weight: Weight, sources: Sources, checkpoint: Reader, rules: ShardingRules, mesh: Mesh
 ) -> tuple[jax.Array, ...]:
     """All of a weight at once."""
-    shardings, leaves = weight.shardings(rules, mesh), weight.leaves(_platform(mesh))
+    shardings, leaves = weight.shardings(rules, mesh), weight.leaves(held_on(mesh))
     if len(sources) == len(leaves):
         read = zip(leaves, sources, shardings, strict=True)
         return tuple(_read(leaf, several, checkpoint, place, weight.placement) for leaf, several, place in read)
     place = rules.sharding(mesh, weight.axes, weight.shape)
     values = _read(Leaf(weight.shape, weight.dtype, weight.axes), sources[0], checkpoint, place, weight.placement)
-    made = jax.jit(_made, static_argnums=(1, 2), out_shardings=shardings)(values, weight, _platform(mesh))
+    made = jax.jit(_made, static_argnums=(1, 2), out_shardings=shardings)(values, weight, held_on(mesh))
     jax.block_until_ready(made)  # or the next weight's values arrive while these are still there
     return made
 
@@ -231,7 +244,7 @@ def _read(
         source = Placed(source, leaf.axes.index("expert"), placement)
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
-        return checkpoint.read_source(source, index).astype(leaf.dtype)
+        return as_held(checkpoint.read_source(source, index), leaf.dtype)
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
         whole = index if index is not None else (slice(None),) * len(leaf.shape)
@@ -255,43 +268,43 @@ def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple
     keys = np.array([[kind, seed, layer] for layer in weight.layers or (0,)], np.uint32)
     draw = jax.jit(_drawn, static_argnums=(1, 2), out_shardings=weight.shardings(rules, mesh))
     # Of what weights that are alike share only: they share the program then.
-    return draw(keys, weight._replace(path=weight.path[-1:], layers=None), _platform(mesh))
+    return draw(keys, weight._replace(path=weight.path[-1:], layers=None), held_on(mesh))
 
 
-def _drawn(keys: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
+def _drawn(keys: jax.Array, weight: Weight, held: FourBits) -> tuple[jax.Array, ...]:
     if weight.scheme is not None and weight.stacked:
-        return _random_stack(keys, weight, weight.scheme, platform)
+        return _random_stack(keys, weight, weight.scheme, held)
     values = _values(keys, weight)
-    return (values,) if weight.scheme is None else _random_parts(values, weight, weight.scheme, platform)
+    return (values,) if weight.scheme is None else _random_parts(values, weight, weight.scheme, held)
 
 
-def _made(values: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
+def _made(values: jax.Array, weight: Weight, held: FourBits) -> tuple[jax.Array, ...]:
     """The arrays that a weight with a scheme is held in."""
     assert weight.scheme is not None
     made = quantise(values, weight.scheme)
-    return tuple(part.astype(leaf.dtype) for part, leaf in zip(made, weight.leaves(platform), strict=True))
+    return tuple(as_held(part, leaf.dtype) for part, leaf in zip(made, weight.leaves(held), strict=True))
 
 
-def _random_stack(keys: jax.Array, weight: Weight, scheme: Scheme, platform: str) -> tuple[jax.Array, ...]:
+def _random_stack(keys: jax.Array, weight: Weight, scheme: Scheme, held: FourBits) -> tuple[jax.Array, ...]:
     """Layer by layer: values take many times the room of their codes."""
     layer = weight.of_layer()
-    return jax.lax.map(lambda key: _random_parts(_values(key[None], layer), layer, scheme, platform), keys)
+    return jax.lax.map(lambda key: _random_parts(_values(key[None], layer), layer, scheme, held), keys)
 
 
-def _random_parts(values: jax.Array, weight: Weight, scheme: Scheme, platform: str) -> tuple[jax.Array, ...]:
-    """Of values of any order: columns are reversed. Zeros are 0; factors are such that scales are of their type."""
+def _random_parts(values: jax.Array, weight: Weight, scheme: Scheme, held: FourBits) -> tuple[jax.Array, ...]:
+    """Quantise random values into the parts of a weight. Columns are in reversed order, zeros are 0, and factors keep
+    scales within the range of their type."""
     factors = jnp.ones((*values.shape[:-1], 1), jnp.float32)
     if scheme.factors:
         factors = jnp.max(jnp.abs(values), axis=-1, keepdims=True).astype(jnp.float32) / LARGEST_SCALE
     made = quantise(values / factors, replace(scheme, zeros=False, ordered=False, factors=False))
     order, sides = jnp.arange(values.shape[-1])[::-1], {"factors": factors, "zeros": jnp.zeros_like(made[1])}
     parts = {"codes": made[0], "scales": made[1], "order": order, **sides}
-    leaves = zip(scheme.parts, weight.leaves(platform), strict=True)
-    return tuple(jnp.broadcast_to(parts[part], leaf.shape).astype(leaf.dtype) for part, leaf in leaves)
-
-
-def _platform(mesh: Mesh) -> str:
-    return mesh.devices.flat[0].platform
+    leaves, lead = zip(scheme.parts, weight.leaves(held), strict=True), lead_axes(weight.axes)
+    return tuple(
+        as_held(jnp.broadcast_to(parts[part], scheme.shape(part, weight.shape, lead)), leaf.dtype)
+        for part, leaf in leaves
+    )
 
 
 def _values(keys: jax.Array, weight: Weight) -> jax.Array:

@@ -13,7 +13,7 @@ _SIZES = {"tensor_parallel_size": "tensor", "attention_data_parallel": "data", "
 
 
 AUTO = "auto"
-"""In place of a mesh's name: an engine chooses one for its devices (auto_mesh.py)."""
+"""Name that stands for a mesh that the engine chooses for its devices (auto_mesh.py)."""
 
 
 def asked_mesh(asked: ParallelConfig) -> MeshConfig:

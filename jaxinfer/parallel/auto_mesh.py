@@ -54,7 +54,7 @@ def choose_mesh(devices: int, memory: int, taken_of: Callable[[MeshConfig], Take
 
 
 def _split(tensor: int, taken_of: Callable[[MeshConfig], Taken]) -> tuple[MeshConfig, Taken]:
-    """By channels of every expert where they divide, else whole experts."""
+    """Split over `tensor` devices: the channels of every expert if they divide, else whole experts."""
     first: ParameterError | None = None
     for mesh in _meshes(tensor):
         try:

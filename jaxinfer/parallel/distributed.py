@@ -44,7 +44,7 @@ def _settings(coordinator: str) -> dict[str, str | bool]:
 
 
 def _bound_address(coordinator: str) -> str:
-    """Where host 0 listens: on all interfaces, unless hosts reach each other on one machine alone."""
+    """Return the address that host 0 listens on: all interfaces, unless all hosts are on one machine."""
     own = ip_address(_own_address(coordinator).strip("[]"))
     return coordinator if own.is_loopback else f"[::]:{coordinator.rpartition(':')[2]}"
 

@@ -1,4 +1,5 @@
-"""Where the experts of a layer lie: in slots, as many on each device, each with an expert or a copy of one. No jax.
+"""Placement of a layer's experts in slots: each device has equally many, and each slot an expert or a copy of one. No
+jax.
 
 A placement is [P] int, the expert of each slot; slots lie on the devices in order.
 """

@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline has. Imports no jax."""
+"""Split the layers over the stages of a pipeline. Imports no jax."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxinfer.errors import ParameterError, quoted
 
 Spans = tuple[tuple[int, int], ...]
-"""Of each stage its first layer, and the one after its last."""
+"""First layer of each stage, and the one after its last."""
 
 _Found = tuple[int, tuple[int, ...]]
 """The largest cost of a stage, and where each ends."""
@@ -49,7 +49,7 @@ class _Stages:
         self._stages = stages
 
     def cost(self, stage: int, first: int, last: int) -> int:
-        """Of a stage with the layers from `first` to before `last`."""
+        """Return the cost of a stage with the layers from `first` up to but not including `last`."""
         return self._before[last] - self._before[first] + self._more[stage]
 
     def smallest_maximum(self, allowed: Callable[[int, int, int], bool] | None) -> _Found:

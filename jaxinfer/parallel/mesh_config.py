@@ -14,7 +14,7 @@ _MOST = 65536
 
 
 class Parts(NamedTuple):
-    """What heads, vocabulary and experts are split into, and copies of experts; as `DecoderConfig.over` has them."""
+    """Numbers of parts of heads, vocabulary and experts, and copies of experts; arguments of `DecoderConfig.over`."""
 
     heads: int
     vocabulary: int
@@ -59,7 +59,7 @@ class MeshConfig:
 
     @property
     def parts(self) -> Parts:
-        """Of what a decoder must know."""
+        """Numbers of parts that a decoder must know."""
         return Parts(self.shards("kv_heads"), self.shards("vocab"), self.shards("expert"), self.redundant_experts)
 
     @property

@@ -19,7 +19,7 @@ MAX_BYTES = 64 * 2**10
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "meshes", _PACKAGE.parent / "configs" / "meshes")
-"""Of an installed package (pyproject.toml puts them there), and of a checkout."""
+"""Folders of an installed package (pyproject.toml puts them there), and of a checkout."""
 
 
 def shipped_meshes() -> dict[str, Path]:
@@ -117,7 +117,7 @@ def _mapping(key: str, value: Any, wanted: str) -> Mapping[Any, Any]:
 
 
 def _split(axis: Any, value: Any, axes: Mapping[str, int]) -> Split:
-    """What a rule says of one logical axis."""
+    """Return the mesh axes that a rule gives one logical axis."""
     if axis not in LOGICAL_AXES:
         raise ParameterError("rules", f"{quoted(axis)} is no logical axis; there are {', '.join(LOGICAL_AXES)}")
     names = [] if value is None else value if isinstance(value, list) else [value]

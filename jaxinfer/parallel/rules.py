@@ -1,4 +1,4 @@
-"""Which mesh axes each logical axis of a weight or of KV blocks is split over. Imports jax when a sharding is made."""
+"""Rules to split logical axes of weights and KV blocks over mesh axes. Imports jax when a sharding is created."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class ShardingRules:
             self._check_distinct(axes)
 
     def with_whole_experts(self) -> "ShardingRules":
-        """The same, but each device along `expert` and `tensor` has experts of its own, and all channels of those."""
+        """Return the rules with whole experts, and all their channels, on each device along `expert` and `tensor`."""
         return replace(self, expert=("expert", "tensor"), expert_mlp=())
 
     def split(self, axis: str | None) -> Split | None:

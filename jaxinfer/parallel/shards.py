@@ -17,12 +17,12 @@ class Shards(NamedTuple):
 
     @classmethod
     def of(cls, mesh: "Mesh", rules: ShardingRules, axes: Sequence[str | None]) -> "Shards":
-        """By the rules of its logical axes."""
+        """Return the shards of an array by the rules of its logical axes."""
         return cls(mesh, tuple(live_axes(mesh, rules.split(axis)) for axis in axes))
 
 
 def live_axes(mesh: "Mesh", split: Split | None) -> Split:
-    """Those of some mesh axes along which there are several devices."""
+    """Return the mesh axes in `split` along which there are several devices."""
     return tuple(name for name in split or () if mesh.shape[name] > 1)
 
 

@@ -9,7 +9,7 @@ from jaxinfer.errors import ParameterError, quoted
 Shape = tuple[int, ...]
 
 _MOST_CHIPS = 9216
-"""Of the largest pod, v7x."""
+"""Chips of the largest pod, v7x."""
 _FLAT = {(1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)}
 _FLAT_HOST = {(1, 1), (2, 2), (2, 4)}
 

@@ -1,8 +1,8 @@
-"""What an array takes of a TPU's memory, where two of its axes lie in tiles that the ends of it fill up with nothing.
+"""Count an array's bytes in a TPU's memory, in which two of its axes are padded to whole tiles.
 
-XLA's default layout for a TPU, as libtpu tells it: the minor axis comes in tiles of 128, the one before it in tiles of
-up to 8 numbers, or of 8 for each that a word of 32 bits holds where these fill whole tiles; which axes are the two is
-what takes least memory. `tests/parallel/test_tpu_tiles.py` compares it with libtpu's own answers. Imports no jax.
+XLA's default layout for a TPU, according to libtpu: the minor axis comes in tiles of 128, the one before it in tiles of
+up to 8 numbers, or of 8 for each that a word of 32 bits holds if these fill whole tiles; the two axes are those that
+take the least memory. `tests/parallel/test_tpu_tiles.py` compares it with libtpu's own answers. Imports no jax.
 """
 
 import itertools

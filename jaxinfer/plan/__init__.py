@@ -1,1 +1,1 @@
-"""What a model takes of a mesh that need not be here: memory, time of a step, what bounds it."""
+"""Cost of a model on a mesh that need not be present: memory, time of a step, and its bottleneck."""

@@ -22,7 +22,7 @@ from jaxinfer.plan.chip import (
 
 _MOST_BYTES = 1 << 20
 _RATES, _SECONDS, _BYTES = (1e3, 1e30), (1e-12, 1e4), (1, 1e18)
-"""What is believed."""
+"""Limits of plausible values: rates a second, seconds and bytes."""
 _KEYS = ("chip", "device", "memory_bytes", "bytes_per_second", "ops_per_second", "tables", "source")
 _NAMES = {**{f"products.{kind}": TABLES["products"] for kind in PRODUCT_TYPES}, **TABLES}
 _NAMES.pop("products")

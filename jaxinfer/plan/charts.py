@@ -14,10 +14,10 @@ _GRID, _INK = "#e2e2e2", "#222222"
 _MOST_NAME = 20
 """Characters of a name in a chart."""
 _LOG_STEPS = ((1,), (1, 2, 5), *(tuple(x / n for x in range(n, 10 * n)) for n in (1, 2, 10)))
-"""Of which multiples of powers of ten are marked, the fewest first."""
+"""Steps whose multiples by powers of ten are marked on an axis, the fewest first."""
 _LEAST_TICKS = 3
 _DASHES = ("", "6 3", "2 3")
-"""Of lines beyond as many as there are colours."""
+"""Dash patterns of lines, for more lines than there are colours."""
 
 
 class Series(NamedTuple):

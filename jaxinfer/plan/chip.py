@@ -11,11 +11,11 @@ from jaxinfer.errors import ParameterError, quoted
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "chips", _PACKAGE.parent / "configs" / "chips")
-"""Of an installed package (pyproject.toml puts them there), and of a checkout."""
+"""Folders of an installed package (pyproject.toml puts the files there), and of a checkout."""
 
 
 class Memory(NamedTuple):
-    """Of all devices of a chip together. bytes_per_second: that it can be read at."""
+    """Memory of all devices of a chip together. bytes_per_second: rate at which it can be read."""
 
     bytes: int
     bytes_per_second: float
@@ -50,9 +50,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "sampling": ("rows", "columns"),
     "layer": ("rows", "width"),
 }
-"""What may be measured, and the axes of its table. Of products: of one with a plain weight, in `PRODUCT_TYPES`, as
-`products.float32`; of attention: of a layer, for rows of one token, with bytes of a token's keys and values; of
-sampling: of greedy rows; of a layer: what it takes beside all these, for hidden states of that width."""
+"""Measurements that a chip may have, and the axes of each table. products: one product with a plain weight, of a type
+in `PRODUCT_TYPES`, as `products.float32`; attention: one layer, for rows of one token, with bytes of a token's keys and
+values; sampling: greedy rows; layer: all else that a layer takes, for hidden states of that width."""
 
 PRODUCT_TYPES = ("float32", "bfloat16", "float16", "int8", "float8")
 
@@ -104,7 +104,7 @@ class Chip(NamedTuple):
     sharing: int = 1
 
     def shared_by(self, devices: int) -> "Chip":
-        """As so many devices that share all of it, as those of a CPU do."""
+        """Return the chip as so many devices that share all of it, like those of a CPU."""
         between = self.memory.bytes_per_second / 2 / devices
         return self._replace(devices=devices, sharing=devices, device_bytes_per_second=between)
 

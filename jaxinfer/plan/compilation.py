@@ -17,14 +17,15 @@ _EXTRAS = {"tpu": "compile-tpu", "cuda": "compile-gpu"}
 
 @dataclass(frozen=True)
 class Compilation:
-    """Of the programs of a mesh. differs: where a compiler tells something else than shapes do."""
+    """Compiled programs of a mesh. differs: differences between a compiler's figures and those from shapes."""
 
     answers: tuple[Answer, ...]
     differs: tuple[str, ...]
 
     @property
     def temporaries(self) -> int | None:
-        """Of the largest program, as an engine measures it; None where one that counts was not compiled."""
+        """Temporary bytes of the largest program, as an engine measures them; None if one that counts was not
+        compiled."""
         counted = [
             answer for answer in self.answers if answer.name[0] in ("mixed", "sample", "multi_step", "speculate")
         ]
@@ -50,7 +51,7 @@ def obstacle(plan: MeshPlan) -> str | None:
 
 
 def program_names(plan: MeshPlan, batch: int) -> tuple[ProgramName, ...]:
-    """Those that a decode step of so many requests takes, and the largest of each kind."""
+    """Return the programs of a decode step of `batch` requests, and the largest of each kind."""
     shapes, buckets = plan.shapes, make_buckets(plan.shapes)
     rows = bucket_of(min(-(-batch // plan.mesh.data), shapes.max_num_seqs), buckets.rows)
     names: list[ProgramName] = [

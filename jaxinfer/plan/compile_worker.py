@@ -29,7 +29,7 @@ from jaxinfer.runner.programs import Programs
 
 _LONGEST_ERROR = 500
 _PR_SET_PDEATHSIG = 1
-"""Of linux/prctl.h."""
+"""Constant of linux/prctl.h."""
 
 
 def main() -> None:
@@ -58,8 +58,8 @@ def programs_of(request: Request) -> tuple[Programs, Mesh]:
 
 
 def _devices(target: Target, request: Request) -> list[Any]:
-    """Of the request's topology, or the first of the target's own where that is larger: XLA knows no part of a host. A
-    kind of chip has one name for JAX and may have another for XLA."""
+    """Return the devices of the request's topology, or the first of the target's own if that is larger: XLA knows no
+    part of a host. A kind of chip may have different names for JAX and XLA."""
     kind, colon, least = target.topology.rpartition(":")
     if request.topology.chips < math.prod(map(int, least.split("x"))):
         return target.devices()

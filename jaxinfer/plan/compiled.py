@@ -9,10 +9,10 @@ from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 
 ProgramName = tuple[str, int]
-"""As `jaxinfer.runner.program_table.Name`."""
+"""Name of a program, as `jaxinfer.runner.program_table.Name`."""
 
 MARK = "compiled: "
-"""How a line of the process that compiles begins, if it is for the one that started it."""
+"""Beginning of those lines of the compiling process that are meant for the process that started it."""
 
 
 class Request(NamedTuple):

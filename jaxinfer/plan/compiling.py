@@ -29,15 +29,15 @@ from jaxinfer.runner.xla_options import ENVIRONMENT
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "targets", _PACKAGE.parent / "configs" / "targets")
-"""Of an installed package (pyproject.toml puts them there), and of a checkout."""
+"""Folders of an installed package (pyproject.toml puts the files there), and of a checkout."""
 _SOURCES = ("stand_in.py", "compile_worker.py", "compiled.py")
-"""Of this package, what figures follow from."""
+"""Files of this package that determine the figures."""
 _LOOKS = 0.5
 """Seconds between two looks at a process."""
 _LONGEST_ERROR = 300
 """Bytes of its last words."""
 _LAST_SECONDS = 5.0
-"""For a process to end that says nothing more."""
+"""Seconds in which a process that says nothing more has to end."""
 _ENVIRONMENT = {"JAX_TRACEBACK_FILTERING": "off"}
 """The last line of a traceback is the reason then."""
 _COMMAND = (sys.executable, "-P", "-m", "jaxinfer.plan.compile_worker")
@@ -51,7 +51,8 @@ class Bounds(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of one program. compiled: None where `problem` says why it was not. kept: whether it was known before."""
+    """Answer for one program. compiled: None if it was not compiled; `problem` says why. kept: True if it was known
+    before."""
 
     name: ProgramName
     compiled: Compiled | None
@@ -60,12 +61,12 @@ class Answer(NamedTuple):
 
 
 def target_folder() -> Path:
-    """Where the targets that can be compiled for are described."""
+    """Return the folder that describes the targets that can be compiled for."""
     return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 
 def target_of(chip: Chip) -> Target | None:
-    """What is compiled for a kind of chip; None where nothing is known that could be."""
+    """Return the target to compile for on a kind of chip; None if none is known."""
     with suppress(TargetError):
         return read_target(target_folder(), chip.name)
     return None
@@ -98,7 +99,8 @@ def _tell(told: Callable[[Answer], None] | None, answer: Answer) -> None:
 
 
 def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answer]:
-    """What one process makes of the programs, the first at least; others are left where it ended before."""
+    """Compile programs in one process and yield their answers, the first at least; others are left out if it ends
+    earlier."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             _COMMAND,
@@ -123,13 +125,13 @@ def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answe
 
 
 def _environment(target: Target) -> dict[str, str]:
-    """With the packages that this process runs, wherever they lie."""
+    """Return an environment in which the packages of this process are found, wherever they lie."""
     places = [str(_PACKAGE.parent), str(Path(jaxinfer_kernels.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return os.environ | target.variables() | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def _lines(process: "subprocess.Popen[bytes]", job: bytes) -> "queue.Queue[bytes | None]":
-    """What a process says, as it says it; None at its end."""
+    """Send a job to a process, and return a queue of the lines that it prints; None follows the last one."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(BrokenPipeError):
@@ -185,7 +187,7 @@ def _ended(process: "subprocess.Popen[bytes]", name: ProgramName, problem: str) 
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With what it has started."""
+    """Kill a process and all that it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -203,7 +205,7 @@ def _last_words(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> str:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Of a process; 0 where the system does not tell."""
+    """Return the resident bytes of a process; 0 if the system does not tell."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -43,16 +43,16 @@ class DraftPlan:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """How many drafts of a row a step may have."""
+        """Numbers of drafts that a row may have in a step."""
         return (0, *range(self.speculation.fewest, self.speculation.tokens + 1))
 
     def tokens(self, drafts: int) -> float:
-        """That a row gets on average of a step in which it has so many."""
+        """Return the tokens that a row gets on average from a step in which it has so many drafts."""
         return sum(self.acceptance**place for place in range(drafts + 1))
 
     def passes(self, rows: Rows, drafts: int) -> tuple[tuple[int, Rows], ...]:
-        """Of the model, for so many, at least one: how often, and over what. The first reads what is new to it. rows:
-        that decode."""
+        """Return the draft model's passes for so many drafts, at least one: how often, and over which rows. The first
+        reads all that is new to the model. rows: of decode."""
         first = rows._replace(tokens=READ_AGAIN, scored=1)
         return (1, first), (drafts - 1, first._replace(tokens=1))
 

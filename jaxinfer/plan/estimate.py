@@ -23,8 +23,8 @@ from jaxinfer.plan.pipeline import StagedStep, flow_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, device_model, step_of
+from jaxinfer.runner.cpu_memory import cpu_blocks
 from jaxinfer.runner.memory import (
-    cpu_blocks,
     fit_blocks,
     handed_bytes,
     sequence_blocks,
@@ -44,8 +44,8 @@ _NUMBER = 4
 
 
 class Term(NamedTuple):
-    """Of a step's time. bound: what it waits for: `memory`, `products`, `links`; `measured` where only its time is
-    known. ops, bytes: of the device; of exchanges the bytes that it ends up with, all together."""
+    """Share of a step's time. bound: its bottleneck, `memory`, `products` or `links`; `measured` if only its time is
+    known. ops, bytes: of the device; for exchanges, the bytes that it ends up with, all together."""
 
     name: str
     seconds: float
@@ -69,7 +69,7 @@ class StepTime(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What most of it waits for."""
+        """Bottleneck of the largest share of the time."""
         totals: dict[str, float] = {}
         for term in self.terms:
             totals[term.bound] = totals.get(term.bound, 0.0) + term.seconds
@@ -90,7 +90,7 @@ class MemoryPlan(NamedTuple):
 
     @property
     def left(self) -> int:
-        """For KV blocks; below 0: what is missing."""
+        """Bytes that remain for KV blocks; negative if some are missing."""
         return self.usable - self.weights - self.slots - self.temporaries
 
 
@@ -105,7 +105,7 @@ class StagePlan(NamedTuple):
 
     @property
     def layers(self) -> str:
-        """As `--pipeline-layers` has them."""
+        """Layers in the format of `--pipeline-layers`."""
         return f"{self.span[0]}-{self.span[1] - 1}"
 
 
@@ -131,11 +131,11 @@ class MeshPlan:
 
     @property
     def chips(self) -> int:
-        """Of the slice, or of the GPUs that are needed: there may be more than have devices of the mesh."""
+        """Chips of the slice, or GPUs that are needed; there may be more than those with devices of the mesh."""
         return self.topology.chips
 
     def holds(self, tokens: int) -> int:
-        """How many sequences of so many tokens have all their blocks at once, of all shards."""
+        """Count the sequences of `tokens` tokens that have all their blocks at once, in all shards together."""
         if not self.memory.blocks:
             return 0
         needed = zip(self.memory.blocks, self._blocks_of(tokens), strict=True)
@@ -159,28 +159,28 @@ class MeshPlan:
         return sequence_blocks([group.window for group in self.shapes.groups], tokens, self.shapes.block_size)
 
     def step(self, *rows: Rows) -> Step:
-        """Of one shard, in the slowest stage."""
+        """Return the step of one shard, in the slowest stage."""
         return step_of(self._models[self._slowest(*rows)], rows, self.imbalance)
 
     def time(self, *rows: Rows) -> StepTime:
-        """Of a step in which every shard has these rows, in the slowest stage."""
+        """Estimate the time of a step in which every shard has these rows, in the slowest stage."""
         return max(self.stage_times(*rows), key=lambda time: time.seconds)
 
     def mixed_time(self, *rows: Rows) -> StepTime:
-        """The same of a step with prompts, which what drafts reads too."""
+        """Estimate the time of a step with prompts, which the draft model reads too."""
         read = [each._replace(scored=0) for each in rows]
         return self._with_drafts(self.time(*rows), [(1, read)])
 
     def draft_time(self, rows: Rows, drafts: int) -> StepTime:
-        """Of a step in which each of these rows, that decode, has so many drafts: making them, and the pass that checks
-        them, which computes as many positions as the most drafts need."""
+        """Estimate the time of a step in which each of these decoding rows has so many drafts: to make them, and to
+        check them in a pass over as many positions as the most drafts need."""
         assert self.drafter is not None
         positions = 1 + self.drafter.speculation.tokens
         checked = self.time(rows._replace(tokens=positions, scored=positions))
         return self._with_drafts(checked, [(times, [each]) for times, each in self.drafter.passes(rows, drafts)])
 
     def best_drafts(self, rows: Rows) -> int:
-        """How many of each of these rows give most tokens a second."""
+        """Return the number of drafts for each of these rows that gives the most tokens a second."""
         if self.drafter is None:
             return 0
         return max(self.drafter.numbers, key=lambda number: -self._token_seconds(rows, number))
@@ -195,7 +195,7 @@ class MeshPlan:
         return self.draft_time(rows, drafts).seconds / self.drafter.tokens(drafts)
 
     def _with_drafts(self, time: StepTime, passes: Sequence[tuple[int, Sequence[Rows]]]) -> StepTime:
-        """With what the model that drafts takes in passes over rows, each so many times."""
+        """Add the time of the draft model's passes over rows, each so many times."""
         if self.drafter is None or self.drafter.model is None:
             return time
         found = [(times, self._time(0, self.drafter.model, rows)) for times, rows in passes if times]
@@ -204,18 +204,18 @@ class MeshPlan:
         return StepTime((*time.terms, Term("drafts", together.seconds, together.bound, ops, size)))
 
     def stage_times(self, *rows: Rows) -> tuple[StepTime, ...]:
-        """The same in each stage."""
+        """Estimate the time of a step in each stage."""
         return tuple(self._time(stage, model, rows) for stage, model in enumerate(self._models))
 
     def staged_step(self, *rows: Rows) -> StagedStep:
-        """The same, as it passes the stages of a pipeline."""
+        """Return a step as it passes the stages of a pipeline."""
         tokens = sum(each.count * each.tokens for each in rows)
         seconds = tuple(time.seconds for time in self.stage_times(*rows))
         return StagedStep(seconds, tuple(one.seconds for one in self.hand_overs(tokens)))
 
     def hand_overs(self, tokens: float) -> tuple[HandOver, ...]:
-        """What each stage of a pipeline hands to the next for a step of so many tokens of a shard, and the last to the
-        first."""
+        """Return the transfers of a step of so many tokens of a shard: from each stage of a pipeline to the next, and
+        from the last to the first."""
         stages = range(len(self.stages))
         hidden = int(tokens * self.model.config.hidden_size * self.model.dtype.itemsize)
         newest = self.shapes.num_slots * _NUMBER
@@ -232,7 +232,7 @@ class MeshPlan:
         return Rows(-(-batch // (self.mesh.data * self.mesh.stages)), 1, length)
 
     def decode_exchanges(self, batch: int) -> tuple[Exchange, ...]:
-        """Of such a step."""
+        """Return the exchanges of a decode step of `batch` requests."""
         return self.step(self.decode_rows(batch, 1)).exchanges
 
     def prefill(self, tokens: int) -> float:
@@ -342,7 +342,7 @@ def plan_mesh(
     estimated, refused = fullest.memory.temporaries, None
     if temporaries is not None:
         stages = [one._replace(memory=one.memory._replace(temporaries=temporaries)) for one in stages]
-    blocks = _blocks(stages, shapes, chip.platform, drafter)
+    blocks = _blocks(stages, shapes, chip, drafter)
     memory = stages[fullest.stage.number].memory._replace(blocks=blocks)
     if blocks:
         stages = [_with_blocks(one, blocks) for one in stages]
@@ -392,17 +392,18 @@ def _memory(
 
 
 def _kv_bytes(model: DeviceModel, drafter: DraftPlan | None) -> tuple[int, ...]:
-    """Of a token in the model's KV groups, with those of what drafts for it."""
+    """Return the bytes of a token in each of the model's KV groups, the draft model's included."""
     return model.kv_bytes if drafter is None else drafter.with_kv(model.kv_bytes)
 
 
 def _blocks(
-    stages: Sequence[StagePlan], shapes: EngineShapes, platform: str, drafter: DraftPlan | None
+    stages: Sequence[StagePlan], shapes: EngineShapes, chip: Chip, drafter: DraftPlan | None
 ) -> tuple[int, ...]:
-    """Of each group, as many in every stage that has some of its layers; none where a group would have no room."""
+    """Return the blocks of each group, as many in every stage that has some of its layers; empty if a group would have
+    no room."""
     costs = [[token * shapes.block_size for token in _kv_bytes(one.model, drafter)] for one in stages]
-    if platform == "cpu":
-        blocks = _cpu_blocks(stages, costs, len(shapes.groups))
+    if chip.platform == "cpu":
+        blocks = _cpu_blocks(stages, costs, shapes, chip.memory.bytes)
     else:
         found: list[list[int]] = [[] for _ in shapes.groups]
         for one, own in zip(stages, costs, strict=True):
@@ -413,19 +414,23 @@ def _blocks(
     return tuple(blocks) if min(blocks) > 1 else ()
 
 
-def _cpu_blocks(stages: Sequence[StagePlan], costs: Sequence[Sequence[int]], groups: int) -> list[int]:
-    """costs: bytes of a block of each of a stage's groups. None of a group where a device has no room for them."""
-    of_all = [0] * groups
+def _cpu_blocks(
+    stages: Sequence[StagePlan], costs: Sequence[Sequence[int]], shapes: EngineShapes, total: int
+) -> list[int]:
+    """costs: bytes of a block of each of a stage's groups. total: bytes of the machine. None of a group where a device
+    has no room for them."""
+    of_all = [0] * len(shapes.groups)
     for one, own in zip(stages, costs, strict=True):
         for group, cost in zip(one.stage.groups, own, strict=True):
             of_all[group] += cost * one.model.mesh.size
-    blocks = cpu_blocks(of_all)
+    weights = sum(one.memory.weights * one.model.mesh.size for one in stages)
+    blocks = cpu_blocks(of_all, shapes, total, weights).blocks
     taken = [
         sum(cost * blocks[group] for group, cost in zip(one.stage.groups, own, strict=True))
         for one, own in zip(stages, costs, strict=True)
     ]
     fits = all(size <= one.memory.left for one, size in zip(stages, taken, strict=True))
-    return blocks if fits else [0] * groups
+    return blocks if fits else [0] * len(blocks)
 
 
 def _with_blocks(one: StagePlan, blocks: Sequence[int]) -> StagePlan:

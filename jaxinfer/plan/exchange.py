@@ -20,7 +20,7 @@ Kind = Literal["all-reduce", "all-gather"]
 _HOST = (2, 2)
 """Chips of a host in the first two dimensions, where a slice has several."""
 _PASSES: dict[Kind, int] = {"all-reduce": 2, "all-gather": 1}
-"""How often what a device ends up with comes over links: an all-reduce is a reduce-scatter and an all-gather."""
+"""Times that the exchanged array passes over links: an all-reduce is a reduce-scatter and an all-gather."""
 
 
 class Exchange(NamedTuple):
@@ -54,8 +54,8 @@ def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: 
 
 
 def device_numbers(mesh: MeshConfig, axes: Collection[str], stage: int) -> list[int]:
-    """Of a stage's devices along `axes`, its first among them: JAX numbers them along the last axis of a mesh
-    first."""
+    """Return the numbers of a stage's devices along `axes`, including its first: JAX numbers them along the last axis
+    of a mesh first."""
     steps = [math.prod(mesh.shape[place + 1 :]) for place in range(len(AXES))]
     ranges = [range(size if name in axes else 1) for name, size in zip(AXES, mesh.shape, strict=True)]
     first = stage * steps[AXES.index("stage")]
@@ -68,8 +68,8 @@ def host_of(chip_number: int, topology: Topology) -> int:
 
 
 def chip_place(number: int, topology: Topology, chip: Chip) -> tuple[int, ...]:
-    """Of a chip in its topology. libtpu numbers chips host by host, both along the first dimension first; GPUs are
-    numbered along the last one first."""
+    """Return a chip's coordinates in its topology. libtpu numbers chips host by host, hosts and their chips along the
+    first dimension first; GPUs are numbered along the last one first."""
     shape = topology.shape
     if chip.platform == "gpu":
         return _digits(number, shape[::-1])[::-1]
@@ -90,7 +90,7 @@ def _digits(number: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def exchange_seconds(exchange: Exchange, mesh: MeshConfig, topology: Topology, chip: Chip, stage: int = 0) -> float:
-    """Of all `count` of them, one after another, among the devices of a stage."""
+    """Estimate the seconds of all `count` exchanges, one after another, among the devices of a stage."""
     group = group_of(mesh, exchange.axes, topology, chip, stage)
     passes = _PASSES[exchange.kind]
     seconds = 0.0
@@ -128,7 +128,8 @@ def ring_lengths(shape: Sequence[int], chip: Chip) -> list[int]:
 
 
 def _links(extent: int, ring: int) -> int:
-    """Of the chip with the fewest along a dimension along which `extent` take part, of a ring of so many."""
+    """Return the links of the chip that has the fewest, along a dimension in which `extent` chips take part. ring:
+    chips that are joined in a ring, 0 if the ends are not."""
     return extent - 1 if extent < 3 else 2 if extent == ring else 1
 
 

@@ -1,4 +1,4 @@
-"""What the programs of a mesh take and exchange, reckoned from shapes: what a compiler must tell to the byte."""
+"""Memory and exchanges of a mesh's programs, computed from shapes: a compiler must confirm them to the byte."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _ARGUMENTS = {
     "copies": ("kv", "packed"),
     "multi_step": ("weights", "head", "kv", "tables", "newest", "counts", "params", "load", "packed"),
 }
-"""What each kind of program is handed (`runner/program_table.py`)."""
+"""Arguments of each kind of program (`runner/program_table.py`)."""
 _ALIASED = {
     "admit": ("newest", "counts", "history", "params", "tables"),
     "decode": ("kv", "tables"),
@@ -41,7 +41,7 @@ _ALIASED = {
     "copies": ("kv",),
     "multi_step": ("kv", "tables", "newest", "counts"),
 }
-"""What results take the place of."""
+"""Donated arguments, whose memory results take over."""
 _SCORED = 4
 """Numbers of a scored position."""
 
@@ -55,7 +55,7 @@ class Expected(NamedTuple):
 
 
 def expected(plan: MeshPlan, name: ProgramName) -> Expected:
-    """Of one program."""
+    """Compute the expected figures of one program."""
     kind, size = name
     parts = _parts(plan, kind, size)
     argument, alias = (sum(parts[part] for part in names[kind]) for names in (_ARGUMENTS, _ALIASED))
@@ -70,7 +70,7 @@ def expected(plan: MeshPlan, name: ProgramName) -> Expected:
 
 
 def differences(plan: MeshPlan, name: ProgramName, compiled: Compiled) -> Iterator[str]:
-    """Where a compiler tells something else."""
+    """Yield each difference between a compiler's figures and the expected ones."""
     wanted = expected(plan, name)
     sizes = (("arguments", compiled.argument, wanted.argument), ("aliases", compiled.alias, wanted.alias))
     for what, told, own in sizes:

@@ -1,4 +1,4 @@
-"""What a stage of a pipeline hands to another, and how long that is under way. Imports no jax.
+"""Transfers from one stage of a pipeline to another, and their time. Imports no jax.
 
 Each device of a stage has all hidden states of its rows, and so has each of the next: an array goes from every device
 to the one in the same place. Through a switch all go at once; in a torus several may share a link.
@@ -30,7 +30,7 @@ class HandOver(NamedTuple):
 
 
 def hand_over(size: int, source: int, target: int, mesh: MeshConfig, topology: Topology, chip: Chip) -> HandOver:
-    """Of `size` bytes for each device of stage `target`, from those of stage `source`."""
+    """Estimate the transfer of `size` bytes to each device of stage `target` from those of stage `source`."""
     numbers = zip(*(device_numbers(mesh, _OTHER_AXES, stage) for stage in (source, target)), strict=True)
     pairs = [(one // chip.devices, other // chip.devices) for one, other in numbers]
     between = [pair for pair in pairs if pair[0] != pair[1]]
@@ -48,7 +48,7 @@ def hand_over(size: int, source: int, target: int, mesh: MeshConfig, topology: T
 
 
 def _most(chips: Iterator[int]) -> int:
-    """How often the most frequent occurs."""
+    """Count the occurrences of the most frequent chip."""
     return max(Counter(chips).values())
 
 

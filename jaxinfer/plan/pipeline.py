@@ -25,8 +25,8 @@ class Round(NamedTuple):
 
 
 def steady_round(steps: Sequence[StagedStep]) -> Round:
-    """Of these steps, again and again: a step begins when its rows' tokens are back, and all of them take what the
-    slowest stage takes for them all, or the slowest hand-over, or what one of them takes to come back."""
+    """Estimate one round of these steps in a steady state. A step begins when its rows' tokens are back. A round takes
+    as long as the slowest stage or the slowest transfer takes for all steps, or as one step takes to come back."""
     stages = [sum(each) for each in zip(*(step.stages for step in steps), strict=True)]
     hand_overs = [sum(each) for each in zip(*(step.hand_overs for step in steps), strict=True)]
     seconds = max(*stages, *hand_overs, *(step.through for step in steps))

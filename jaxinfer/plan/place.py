@@ -1,4 +1,4 @@
-"""Which chips a mesh lies on where its file names none. Imports no jax."""
+"""Choice of the chips for a mesh whose file names none. Imports no jax."""
 
 import itertools
 import math
@@ -35,7 +35,7 @@ def _slices(name: str) -> list[tuple[int, ...]]:
 
 
 def _cuboids() -> list[tuple[int, ...]]:
-    """Of chips on hosts of 2x2x1: up to one host, then with sides that double."""
+    """Return the shapes of slices of hosts of 2x2x1 chips: one host, then cuboids with sides that double."""
     sides = [2, 4, 8, 16]
     found = [(x, y, z) for x, y, z in itertools.product(sides, sides, [1, *sides]) if x <= y and (z > 1 or y == 2)]
     return [(2, 2, 1), *(shape for shape in found if shape != (2, 2, 1))]

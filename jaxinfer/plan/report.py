@@ -142,14 +142,14 @@ def _pipeline(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
 
 
 def _folder_name(model: str) -> str:
-    """Of a folder, a hub id or the config.json of a folder."""
+    """Return the folder's name, given a folder, a hub id or the config.json of a folder."""
     return model.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
 
 
 def _drafts(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
-    """Of decode steps of 1, 2, 4 requests, and so on, to `batch`, that have `length` tokens each: how many drafts of a
-    row pay best; tokens that a row gets of such a step, and its seconds; those of a step without drafts; how many times
-    as many tokens a second."""
+    """Report drafting in decode steps of 1, 2, 4 requests, and so on, to `batch`, that have `length` tokens each: the
+    number of drafts a row that pays best, tokens that a row gets of such a step and its seconds, those of a step
+    without drafts, and the gain in tokens a second, as a factor."""
     drafter, by_batch = plan.drafter, []
     assert drafter is not None
     for count in _batches(batch):
@@ -197,7 +197,8 @@ def _compiled(found: Compilation | str) -> dict[str, Any]:
 
 
 def _curve(plan: MeshPlan, question: Question) -> Iterator[Service]:
-    """With 1, 2, 4 requests, and so on, to as many as are asked for and have room; limits do not matter."""
+    """Yield the service for 1, 2, 4 requests, and so on, up to as many as are asked for and have room; limits do not
+    matter."""
     for batch in _batches(service(plan, question.workload, question.batch).batch):
         yield service(plan, question.workload, batch)
 
@@ -307,13 +308,13 @@ def _cells(mesh: dict[str, Any]) -> dict[str, str]:
 
 
 def best_of(meshes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that serve the requests: that answer all that come, where any does."""
+    """Return the meshes that serve the requests; if some of them answer all that come, only these."""
     served = [mesh for mesh in meshes if mesh["service"]]
     return [mesh for mesh in served if mesh["service"]["keeps_up"]] or served
 
 
 def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What is best among several, and what would help where a mesh has no room."""
+    """Yield sentences on the best of several meshes, and on remedies for a mesh without room."""
     served = best_of(meshes)
     if len(served) > 1:
         found = []
@@ -338,7 +339,7 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _of_stages(mesh: dict[str, Any]) -> str:
-    """What the stages of a pipeline take, and what crosses from one to the next."""
+    """Describe the time of a pipeline's stages, and the transfers from one to the next."""
     found = mesh["pipeline"]
     *onward, back = found["hand_overs"]
     slowest = max(onward, key=lambda one: one["seconds"])
@@ -349,7 +350,8 @@ def _of_stages(mesh: dict[str, Any]) -> str:
 
 
 def _of_drafts(mesh: dict[str, Any]) -> str:
-    """How many drafts pay, by the number of requests, and what they give to the most and to one."""
+    """Describe the number of drafts that pays, by the number of requests, and the gains of the most requests and of
+    one."""
     found, runs = mesh["drafts"], []
     for one in found["by_batch"]:
         if not runs or runs[-1][0]["drafts"] != one["drafts"]:
@@ -361,7 +363,7 @@ def _of_drafts(mesh: dict[str, Any]) -> str:
 
 
 def _of_drafting_step(found: dict[str, Any]) -> str:
-    """How many drafts, and what they take and give."""
+    """Describe a step with drafts: their number, its time and the tokens that it gives a row."""
     count = f"{found['drafts']} draft{'s' if found['drafts'] > 1 else ''} a row"
     return f"{count} it takes {_ms(found['seconds'])} and gives a row {found['tokens']:.2f} tokens"
 
@@ -419,7 +421,7 @@ def _of_term(term: dict[str, Any]) -> str:
 
 
 def _slowest(mesh: dict[str, Any]) -> str:
-    """Of a pipeline, which stage's step is told."""
+    """Name the layers of the pipeline stage whose step is reported; empty without a pipeline."""
     if not mesh["pipeline"]:
         return ""
     return f" of layers {max(mesh['pipeline']['stages'], key=lambda one: one['seconds'])['layers']}"

@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     itl: float | None = None
 
     def allow(self, found: Service) -> bool:
-        """Whether a service is within them."""
+        """Return whether a service keeps within the limits."""
         pairs = ((found.ttft, self.ttft), (found.itl, self.itl))
         return found.batch > 0 and all(limit is None or seconds <= limit for seconds, limit in pairs)
 
@@ -87,8 +87,9 @@ def first_that_holds(ways: Iterable[tuple[str, Callable[[], MeshPlan]]], tokens:
 
 
 def best_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits) -> Service | None:
-    """With as many requests, of at most `batch`, as keep within the limits; where the workload has a rate, with as few
-    as answer all that come, or with those that answer most. None: not even one keeps within the limits."""
+    """Return the service with as many requests, of at most `batch`, as keep within the limits. If the workload has a
+    rate, use the fewest requests that answer all that come, or those that answer most. None: not even one keeps within
+    the limits."""
     if not limits.allow(service(plan, workload, 1)):
         return None
     most = _last(batch, lambda count: limits.allow(service(plan, workload, count)))
@@ -103,7 +104,7 @@ def best_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits)
 
 
 def keeps_up(found: Service, workload: Workload) -> bool:
-    """Whether as many requests are answered as come."""
+    """Return whether as many requests are answered as come."""
     return workload.rate is None or found.tokens_per_second >= workload.rate * workload.tokens_out
 
 

@@ -26,9 +26,9 @@ class Workload(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Of a workload with `batch` requests under way, those that fit. ttft: of a request that waits for nobody. itl:
-    between two tokens of a request, on average, with the prompts of others between them, and drafts where they pay.
-    tokens_per_second: of output, of the whole mesh."""
+    """Service of a workload by a mesh. batch: requests under way, as many as fit. ttft: of a request that waits for
+    nobody. itl: between two tokens of a request, on average, with the prompts of others between them, and drafts if
+    they pay. tokens_per_second: of output, of the whole mesh."""
 
     batch: int
     ttft: float
@@ -37,8 +37,8 @@ class Service(NamedTuple):
 
 
 def service(plan: MeshPlan, workload: Workload, batch: int) -> Service:
-    """In the steady state, as the engine packs steps. batch: requests under way at most; as many are as have slots and
-    blocks."""
+    """Estimate the service in the steady state, as the engine packs steps. batch: most requests under way; fewer if
+    slots or blocks do not suffice."""
     batch = min(batch, plan.holds(workload.tokens_in + workload.tokens_out), plan.shapes.all_seqs)
     if not batch:
         return Service(0, 0.0, 0.0, 0.0)
@@ -66,8 +66,8 @@ def _of_one_stage(plan: MeshPlan, workload: Workload, batch: int) -> Service:
 
 
 def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
-    """Where drafts pay, steps with the prompts of others while one of these rows decodes so many tokens, at least: rows
-    end one by one then, each with a step of its own for who comes next, in which nobody drafts."""
+    """Return the least number of steps with prompts of others while one of these rows decodes so many tokens, if drafts
+    pay. Rows then end one by one, each with a step of its own for its successor, in which nobody drafts."""
     drafts = plan.best_drafts(rows)
     if plan.drafter is None or not drafts:
         return 0.0
@@ -78,7 +78,8 @@ def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
 
 
 def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
-    """Of a step with so many prompts, or with a part of one that is longer than a step, at its middle."""
+    """Estimate the seconds of a step with so many prompts, or with the middle part of a prompt that is longer than a
+    step."""
     chunk = min(tokens, plan.shapes.max_num_batched_tokens)
     return plan.mixed_time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
 
@@ -97,8 +98,8 @@ def _shares(plan: MeshPlan, rows: int, length: int) -> Iterator[Rows]:
 
 
 class _Prompts(NamedTuple):
-    """Of a shard of a pipeline in the steady state. steps: that a prompt is computed in, beside others. tokens: of
-    prompts in a step, on average. most: in any step."""
+    """Prompts of a shard of a pipeline in the steady state. steps: number that compute a prompt, beside others. tokens:
+    of prompts in a step, on average. most: in any step."""
 
     steps: int
     tokens: float
@@ -106,7 +107,7 @@ class _Prompts(NamedTuple):
 
     @property
     def are_all(self) -> bool:
-        """Whether steps have no room for more."""
+        """True where steps have no room for more prompts."""
         return self.tokens >= self.most
 
 
@@ -150,8 +151,8 @@ def _chunk_rows(tokens: int, prompt: int) -> Rows:
 
 
 def _prompts(plan: MeshPlan, workload: Workload, rows: int) -> _Prompts:
-    """What a step has of prompts follows from how long requests take, and that from how long prompts wait for those
-    that are there."""
+    """Estimate the prompts of a step by iteration: they depend on how long requests take, and that on how long prompts
+    wait for those before them."""
     stages, decoded = plan.mesh.stages, workload.tokens_out - 1
     most = max(plan.shapes.max_num_batched_tokens - -(-rows // stages), 1)
     tokens, steps = 0.0, 1
@@ -163,8 +164,9 @@ def _prompts(plan: MeshPlan, workload: Workload, rows: int) -> _Prompts:
 
 
 def _waiting_tokens(tokens: float, prompt: int, spread: int) -> int:
-    """Of prompts that are there, where so many come in the time of a step. A step takes them all over `spread`, and no
-    fewer than a few: where fewer come, prompts wait as in a queue that is served at that rate (M/D/1)."""
+    """Estimate the tokens of waiting prompts, if `tokens` come in the time of a step. A step spreads them all over
+    `spread` steps, but takes at least `LEAST_PROMPT_TOKENS`: if fewer come, prompts wait as in a queue that is served
+    at that rate (M/D/1)."""
     load, spread_out = tokens / LEAST_PROMPT_TOKENS, tokens * spread
     return int(spread_out if load >= 1 else min(spread_out, prompt * load / (2 * (1 - load))))
 
@@ -179,7 +181,8 @@ def _steps_of_prompt(tokens: int, waiting: int, stages: int, most: int) -> int:
 
 
 def _round_seconds(plan: MeshPlan, workload: Workload, decoding: int, prompts: _Prompts) -> float:
-    """On average over rounds: few tokens of prompts come together, so that some steps have them and others none."""
+    """Estimate the seconds of a round, on average: few tokens of prompts come together, so that some steps have them
+    and others none."""
     chunk = min(max(round(prompts.tokens), min(LEAST_PROMPT_TOKENS, workload.tokens_in)), prompts.most)
     share = min(prompts.tokens / chunk, 1.0)
     shares = list(_shares(plan, decoding, workload.middle))

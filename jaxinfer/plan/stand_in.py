@@ -18,7 +18,7 @@ from jaxinfer.runner.device_weights import placed_plan
 from jaxinfer.runner.products import with_products
 
 BACKENDS = {"tpu": ("mosaic_tpu",), "gpu": ("mosaic_gpu", "xla")}
-"""What computes on a platform, the one that is expected to be fastest first."""
+"""Kernel backends for a platform, the one that is expected to be fastest first."""
 _GPU_TILE = 64
 """Rows and columns of weights are a multiple of that for Mosaic GPU's grouped matmul."""
 
@@ -60,8 +60,8 @@ def stand_in(
 
 
 def attends(decoder: DecoderConfig, group: LayerGroup, backend: str, block_size: int, dtype: jnp.dtype) -> str:
-    """What attends in a KV group: `backend`, or xla where that refuses its heads, as `choose_attention` passes over
-    it."""
+    """Return the attention backend of a KV group: `backend`, or xla if that refuses the group's heads, as
+    `choose_attention` passes over it."""
     if backend != "mosaic_gpu":
         return backend
     queries = max(decoder.layers[layer].attention.group_size for layer in group.layers)
@@ -74,7 +74,7 @@ def attends(decoder: DecoderConfig, group: LayerGroup, backend: str, block_size:
 
 
 def experts_backend(decoder: DecoderConfig, mesh: MeshConfig, backend: str) -> str:
-    """What multiplies for experts: `backend`, or xla where that refuses a device's channels, as `choose_experts` passes
+    """Return the backend for experts: `backend`, or xla if that refuses a device's channels, as `choose_experts` passes
     over it."""
     experts = [layer.mlp.experts for layer in decoder.layers if layer.mlp.experts is not None]
     odd = any(kind.size // mesh.shards("expert_mlp") % _GPU_TILE for kind in experts)

@@ -15,12 +15,12 @@ _LOGITS, _FEW_LOGITS = 6.0, 3.5
 _TILE = 128
 """Rows that each expert has at least in a grouped product."""
 _LIBRARIES = 17 << 20
-"""Of a GPU: what cuBLAS works in."""
+"""Bytes of cuBLAS's workspace on a GPU."""
 
 
 class _Held(NamedTuple):
-    """What a forward holds at once: hidden states, outputs of an MLP's first product, queries with keys and values, and
-    the same of experts, in and out."""
+    """Arrays that a forward holds at once: hidden states, outputs of an MLP's first product, queries with keys and
+    values, and the inputs and outputs of experts, each as a multiple."""
 
     states: float
     inner: float
@@ -30,7 +30,7 @@ class _Held(NamedTuple):
 
 _OF = {"gpu": _Held(2.2, 1.5, 1, 1.2), "tpu": _Held(6, 2, 1, 2), "cpu": _Held(6, 2, 1, 2)}
 _LOOP_STATES = 2
-"""Of a TPU whose layers are a loop: what lives longest is either so many hidden states or the MLP's two products."""
+"""Hidden states that live longest on a TPU whose layers are a loop, if the MLP's two products do not take more."""
 
 
 def estimated_temporaries(
@@ -54,14 +54,14 @@ def _checked(shapes: EngineShapes) -> int:
 
 
 def sample_temporaries(config: DecoderConfig, mesh: MeshConfig, scored: int, platform: str) -> int:
-    """Of a sample of so many rows."""
+    """Estimate the temporary bytes of a sample of so many rows."""
     shards = mesh.shards("vocab")
     held = _FEW_LOGITS if platform == "tpu" and shards > 1 else _LOGITS
     return int(held * scored * (config.table_shape[0] // shards) * 4)
 
 
 def forward_temporaries(config: DecoderConfig, mesh: MeshConfig, tokens: int, platform: str, width: int) -> int:
-    """Of a mixed or decode step of so many tokens."""
+    """Estimate the temporary bytes of a mixed or decode step of so many tokens."""
     kinds = dict.fromkeys(config.layers)
     numbers = max(_of_layer(config, mesh, kind, tokens, platform) for kind in kinds)
     return int(numbers * width) + (_LIBRARIES if platform == "gpu" else 0)

@@ -1,6 +1,6 @@
-"""What one device of a mesh does in a step: operations, bytes of its memory, and what it exchanges with others.
+"""Work of one device of a mesh in a step: operations, bytes of its memory, and exchanges with others.
 
-Counted are products with weights, attention, and the bytes of weights, keys and values: a step's activations are small
+Products with weights, attention, and the bytes of weights, keys and values are counted: a step's activations are small
 beside them. Padding of a step to the next size of a program is not counted.
 """
 
@@ -20,7 +20,7 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.exchange import Exchange
-from jaxinfer.quantization.array import part_type, stored_bytes
+from jaxinfer.quantization.array import four_bits, part_form, stored_bytes
 from jaxinfer.runner.device_weights import device_bytes, placed_plan
 from jaxinfer.runner.inspection import kv_token_bytes
 
@@ -29,7 +29,7 @@ _PRODUCTS = {"int8": "int8", "e4m3": "float8"}
 
 
 class Call(NamedTuple):
-    """What a machine may have measured: `count` times what a table of `chip.TABLES` has at a place."""
+    """A computation that may have been measured: `count` times the value of a table of `chip.TABLES` at a point."""
 
     table: str
     at: tuple[float, ...]
@@ -37,8 +37,8 @@ class Call(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands. calls: of which
-    it consists, if any that may have been measured."""
+    """Part of a step, bound by its operations or by its bytes. kind: the type of products' operands. calls: its
+    computations, if any that may have been measured."""
 
     name: str
     ops: float
@@ -90,7 +90,7 @@ class DeviceModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Of everything that it holds."""
+        """Bytes of all weights that the device holds."""
         return (
             sum(one.bytes for one in self.weights)
             + self.head[1]
@@ -131,8 +131,8 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
 
 
 def device_head(config: Eagle3Config, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
-    """The same of an EAGLE-3 head, without the embedding that it may share with its target. Its tables are also the
-    target's column of each row of its output matrix, int32."""
+    """Describe an EAGLE-3 head on one device, without the embedding that it may share with its target. Its tables
+    include the target's column of each row of its output matrix, int32."""
     config = config.over(*mesh.parts)
     plan = plan_eagle3(config, dtype)
     found = _of_weights(config.decoder, plan.weights, (plan.table,), dtype, platform, mesh)
@@ -173,7 +173,7 @@ def _of_weights(
         kv_token_bytes(config, dtype, platform, mesh),
         tuple(_pair_ops(config, mesh, group) for group in config.kv_groups),
         tuple(_sums(config, mesh).items()),
-        _row(config, dtype, platform),
+        _row(config, dtype, platform, mesh),
     )
 
 
@@ -259,13 +259,13 @@ def _attention(model: DeviceModel, rows: Sequence[Rows], decoding: bool) -> Part
 
 
 def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> float:
-    """Of a query and a key in a group's layers: the score, and what it adds."""
+    """Return the operations for a query and a key in a group's layers: the score, and its share of the output."""
     heads = sum(config.layers[layer].attention.num_heads for layer in group.layers)
     return 2.0 * heads / mesh.shards("kv_heads") * (group.kv.key_dim + group.kv.value_dim)
 
 
 def _seen(rows: Rows, window: int | None) -> tuple[float, int]:
-    """Of one row: queries times the keys that each sees, and keys that any of them sees."""
+    """Count, for one row, the pairs of a query and a key that it sees, and the keys that any of its queries sees."""
     first, last = rows.before + 1, rows.before + rows.tokens
     if window is None:
         return (first + last) * rows.tokens / 2, last
@@ -283,11 +283,12 @@ def _sums(config: DecoderConfig, mesh: MeshConfig) -> Counter[tuple[str, ...]]:
     return counts
 
 
-def _row(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> tuple[int, ...]:
+def _row(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> tuple[int, ...]:
     scheme, shape = config.tables.embed, (1, config.hidden_size)
     if scheme is None:
         return (stored_bytes(shape, dtype),)
-    return tuple(stored_bytes(scheme.shape(part, shape), part_type(scheme, part, platform)) for part in scheme.parts)
+    forms = (part_form(scheme, part, shape, four_bits(platform, mesh.size)) for part in scheme.parts)
+    return tuple(stored_bytes(form.shape, form.dtype) for form in forms)
 
 
 def _exchanges(model: DeviceModel, rows: Sequence[Rows]) -> Iterator[Exchange]:
@@ -303,6 +304,6 @@ def _exchanges(model: DeviceModel, rows: Sequence[Rows]) -> Iterator[Exchange]:
 
 
 def _axes(mesh: MeshConfig, *logical: str) -> tuple[str, ...]:
-    """Of the mesh, those along which there are several devices."""
+    """Return the axes of the mesh along which there are several devices, for these logical axes."""
     found = [name for axis in logical for name in mesh.rules.split(axis) or () if mesh.axes.get(name, 1) > 1]
     return tuple(dict.fromkeys(found))

@@ -1,1 +1,1 @@
-"""What runs where: the processes of `jaxinfer serve`, and who starts, watches and ends them."""
+"""Processes of `jaxinfer serve`: the programs that run in them, and how they are started, watched and ended."""

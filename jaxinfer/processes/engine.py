@@ -20,7 +20,7 @@ from jaxinfer.signals import ENDING, FROM_PARENT, end_at_once_on_signals, ignore
 log = logging.getLogger(__name__)
 
 KEY_VARIABLE = "JAXINFER_ENGINE_KEY"
-"""Of the environment, so that no list of processes shows it."""
+"""Environment variable for the key, so that no list of processes shows it."""
 
 
 def main() -> None:

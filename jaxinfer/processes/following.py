@@ -33,7 +33,7 @@ async def serve_follower(config: EngineConfig, options: ServerConfig, place: Pla
 
 
 class _Probes:
-    """What a follower answers. ready: whether host 0 can send calls."""
+    """Health probes of a follower. ready: host 0 can send calls."""
 
     def __init__(self, place: Place) -> None:
         self.ready = False

@@ -17,10 +17,10 @@ def forget_garbage() -> None:
 
 
 class ShortCollections:
-    """What survives a long full collection is left out of the next ones, until `collect_all`.
+    """Exclude the survivors of a long full collection from the next ones, until `collect_all`.
 
-    Else thousands of open connections, or of cached blocks in an engine, would be looked at again and again while more
-    come, each time for longer.
+    Otherwise thousands of open connections, or of cached blocks in an engine, would be looked at again and again while
+    more come, each time for longer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):

@@ -32,7 +32,7 @@ _TELL_SECONDS = 1.0
 
 
 def timing_of(config: EngineConfig, options: ServerConfig) -> Timing:
-    """How long hosts wait for each other, as processes of one do."""
+    """Return how long hosts wait for each other; the limits are those between the processes of one host."""
     step = config.scheduler.step_timeout
     if not options.heartbeat_seconds:
         return Timing(silence=math.inf, step=step)
@@ -40,7 +40,7 @@ def timing_of(config: EngineConfig, options: ServerConfig) -> Timing:
 
 
 def place_of(config: EngineConfig) -> Place | None:
-    """Which host this is; None for an engine on one. Raises ParameterError."""
+    """Return the place of this host; None for an engine on one host. Raises ParameterError."""
     asked = config.hosts
     return find_place(asked.coordinator, asked.num_hosts, asked.host_id, os.environ)
 
@@ -72,7 +72,7 @@ def following_team(config: EngineConfig, timing: Timing) -> Iterator[tuple[Membe
 
 
 def first_facts(config: EngineConfig) -> Facts:
-    """What all hosts must have alike before anything is loaded."""
+    """Return the facts that must agree on all hosts before anything is loaded."""
     from jaxinfer.build import model_folder
 
     own = {name: value for name, value in settings(config) if name not in _OWN}

@@ -16,7 +16,7 @@ from jaxinfer.processes.child import unpack_error
 log = logging.getLogger(__name__)
 
 _LOADING = 10
-"""How many times as long a child may be silent before it is ready: loading holds Python's lock for seconds at times."""
+"""Factor of a child's longest silence until it is ready: loading holds Python's lock for seconds at times."""
 
 _STACKS_SECONDS = 1.0
 
@@ -78,7 +78,7 @@ class RunningChild:
         return self._process.pid
 
     async def ready(self) -> str | None:
-        """What it says when it can be used; None where it ended before. Raises what it says is wrong."""
+        """Wait until the process is ready and return its message; None if it ended before. Raises its error."""
         return await asyncio.shield(self._ready)
 
     async def stalled(self) -> None:

@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jaxinfer_kernels.cpu.packed import BLOCK, PACKED, is_packed, pack, unpack, values_shape
 from jaxinfer_kernels.stack import StackLayer
 
 from jaxinfer.parallel.rules import Split
@@ -28,17 +29,17 @@ SCALE_TYPES: dict[ScaleType, jnp.dtype] = {
     "e8m0": jnp.dtype(jnp.float8_e8m0fnu),
     "e4m3": jnp.dtype(jnp.float8_e4m3fn),
 }
-_ON_CPU: dict[CodeType, CodeType] = {"int4": "int8", "e2m1": "e4m3"}
+_IN_BYTES: dict[CodeType, CodeType] = {"int4": "int8", "e2m1": "e4m3"}
 _HALF_BYTES = (CODE_TYPES["int4"], CODE_TYPES["e2m1"])
 LARGEST_SCALE = 448.0
-"""Of e4m3."""
+"""Largest value of e4m3."""
 _LARGEST = {"int8": 127.0, "e4m3": 448.0, "e2m1": 6.0}
 _INVERSE = {codes: np.float32(1) / np.float32(largest) for codes, largest in _LARGEST.items()}
 """Multiplied with: XLA makes that of a division by a constant, in some programs."""
 
 
 def stored_bytes(shape: Sequence[int], dtype: jnp.dtype) -> int:
-    """Bytes of an array on a GPU or TPU, which keep two int4 or e2m1 in a byte; a CPU keeps one."""
+    """Bytes of an array whose types of four bits, which only GPUs and TPUs hold, take half a byte a value."""
     bits = 4 if dtype in _HALF_BYTES else 8 * dtype.itemsize
     return -(-math.prod(shape) * bits // 8)
 
@@ -51,21 +52,50 @@ def held_bytes(shape: Sequence[int], dtype: jnp.dtype, platform: str, order: Seq
     return tiled_bytes(shape, 4 if dtype in _HALF_BYTES else 8 * dtype.itemsize, order)
 
 
-def part_type(scheme: Scheme, part: Part, platform: str) -> jnp.dtype:
-    """The type of a part's array on a platform.
+FourBits = Literal["types", "packed", "bytes"]
+"""Forms of four-bit codes: `types`, in JAX's types; `packed`, int4 two in a byte if K and its groups are multiples of
+BLOCK, other codes as `bytes`; or `bytes`, each in a byte, int4 as int8 and e2m1 as e4m3, as in folders of leaves."""
+Array = TypeVar("Array", np.ndarray, jax.Array)
 
-    A CPU holds int4 as int8 and e2m1 as e4m3: it takes a byte for either, and JAX's programs there refuse types of four
-    bits beside an array with a layout of its own (jax 0.10.2 to 0.12.0).
+
+def four_bits(platform: str, devices: int) -> FourBits:
+    """Return how a mesh of so many of a platform's devices holds codes of four bits.
+
+    JAX's programs on a CPU refuse types of four bits beside an array with a layout of its own (jax 0.10.2 to 0.12.0),
+    and take a byte for a value of them. One device packs int4; meshes of several, which are for experiments, do not:
+    their parts of a row would have to begin on a block.
     """
+    if platform != "cpu":
+        return "types"
+    return "packed" if devices == 1 else "bytes"
+
+
+def part_form(scheme: Scheme, part: Part, shape: Sequence[int], held: FourBits, lead: int = 0) -> jax.ShapeDtypeStruct:
+    """Shape and type of a part's array, of values of this shape, whose first `lead` axes are of matrices. Raises
+    ModelError as `Scheme.shape` does."""
+    own = scheme.shape(part, shape, lead)
     if part == "order":
-        return jnp.dtype(jnp.int32)
+        return jax.ShapeDtypeStruct(own, jnp.int32)
     if part != "codes":
-        return SCALE_TYPES[scheme.scales if part == "scales" else "float32"]
-    return CODE_TYPES[_ON_CPU.get(scheme.codes, scheme.codes) if platform == "cpu" else scheme.codes]
+        return jax.ShapeDtypeStruct(own, SCALE_TYPES[scheme.scales if part == "scales" else "float32"])
+    if held == "packed" and scheme.codes == "int4" and math.gcd(own[-1], scheme.group or BLOCK) % BLOCK == 0:
+        return jax.ShapeDtypeStruct((*own[:-1], own[-1] // 2), PACKED)
+    codes = scheme.codes if held == "types" else _IN_BYTES.get(scheme.codes, scheme.codes)
+    return jax.ShapeDtypeStruct(own, CODE_TYPES[codes])
+
+
+def as_held(part: Array, dtype: jnp.dtype) -> Array:
+    """A part of a weight, one value an element, in the type that it is held in. Traceable."""
+    return pack(part) if dtype == PACKED else part.astype(dtype)
+
+
+def in_bytes(part: jax.Array) -> jax.Array:
+    """A part of a weight, one value an element: packed codes become int8. Traceable."""
+    return unpack(part) if is_packed(part) else part
 
 
 class MatrixShape(NamedTuple):
-    """What the speed of a product with a quantised matrix [N, K] depends on."""
+    """Properties of a quantised matrix [N, K] that the speed of a product with it depends on."""
 
     rows: int
     columns: int
@@ -79,9 +109,9 @@ class MatrixShape(NamedTuple):
 )
 @dataclass(frozen=True)
 class QuantizedArray:
-    """A weight [..., N, K]: codes of that shape; scales [..., N, K / group] of the scheme's type, zeros as they in
-    float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values; factors
-    [..., N, 1] float32.
+    """A weight [..., N, K]: codes of that shape, or packed; scales [..., N, K / group] of the scheme's type, zeros as
+    they in float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values;
+    factors [..., N, 1] float32.
 
     codes, scales and zeros may be a layer of stacks (`StackLayer`). backend: of the kernels that multiply it. shards:
     how the devices of a mesh share it; None: there is one device, or this is one device's part.
@@ -98,8 +128,8 @@ class QuantizedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the values."""
-        return self.codes.shape
+        """Shape of the values."""
+        return values_shape(self.codes)
 
     def flattened(self, lead: int = 0) -> "QuantizedArray":
         """All axes between the first `lead` and the last made one."""
@@ -124,7 +154,7 @@ class QuantizedArray:
         """Rows of a matrix [N, K] without order and factors, by numbers [T]: their values [T, K] float32."""
         assert self.order is None
         assert self.factors is None
-        cut = self.codes[index].astype(jnp.float32).reshape(*index.shape, self.scales.shape[-1], -1)
+        cut = in_bytes(self.codes[index]).astype(jnp.float32).reshape(*index.shape, self.scales.shape[-1], -1)
         if self.zeros is not None:
             cut = cut - self.zeros[index][..., None]
         return (cut * self.scales[index].astype(jnp.float32)[..., None]).reshape(*index.shape, -1)

@@ -23,12 +23,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a config.json says of its checkpoint's quantised weights.
+    """Quantised weights of a checkpoint, as its config.json declares them.
 
-    method: `quant_method`. ignored: modules that are as in a plain checkpoint. head, routers: whether they are among
-    every group's matrices. unused: endings of names of tensors that may be there and have no use here; zeros: of those
-    that may be there if they hold zeros alone. bodies, heads: what names of modules may begin with, and what the head
-    may be called; files name them by any. kv_codes: the type that the checkpoint's scales of keys and values are for.
+    method: `quant_method`. ignored: modules that are as in a plain checkpoint. head, routers: True if they are among
+    every group's matrices. unused: endings of names of tensors that may exist and have no use here; zeros: endings of
+    names of tensors that may exist if they hold zeros alone. bodies, heads: possible beginnings of module names, and
+    possible names of the head; files use any of them. kv_codes: the type that the checkpoint's scales of keys and
+    values are for.
     """
 
     method: str
@@ -76,7 +77,7 @@ class Declared:
 
     @cached_property
     def _known(self) -> dict[tuple[bool | str, ...], TensorFormat | None]:
-        """What was found; loading asks for a module several times."""
+        """Formats that were found, by names: loading asks for a module several times."""
         return {}
 
     def _of(self, names: list[str], covered: bool) -> TensorFormat | None:
@@ -93,7 +94,8 @@ class Declared:
         return next(iter([*named, *every]), None)
 
     def placed(self, found: Collection[str]) -> "Declared":
-        """With the names that fp8 scales have among all tensors of a checkpoint: transformers', or AutoFP8's."""
+        """Return the declaration with the names that fp8 scales have among all tensors of a checkpoint: transformers',
+        or AutoFP8's."""
         scales = "weight_scale_inv" if any(name.endswith(".weight_scale_inv") for name in found) else "weight_scale"
 
         def placed(group: Group) -> Group:

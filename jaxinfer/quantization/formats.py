@@ -1,4 +1,4 @@
-"""How a quantised matrix [N, K] lies in a checkpoint, and the scheme that holds it on the device. No jax."""
+"""Formats of a quantised matrix [N, K] in a checkpoint, and the scheme that holds it on the device. Imports no jax."""
 
 import math
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ class Mxfp4:
     experts: bool
 
     def scheme(self, depth: int) -> Scheme:
-        """As in the checkpoint. Activations stay as they are."""
+        """Return the scheme that holds the checkpoint's codes as they are. Activations are not rounded."""
         return Scheme("e2m1", held_group(depth, MXFP4_GROUP), scales="e8m0")
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from typing import Literal
 
 KVCodes = Literal["bfloat16", "float8_e4m3fn", "int8"]
 ScaledKVCodes = Literal["float8_e4m3fn", "int8"]
-"""Those that are divided by a scale first."""
+"""Types of keys and values that are divided by a scale first."""
 
 KV_CODES: dict[str, KVCodes | None] = {
     "auto": None,
@@ -12,5 +12,5 @@ KV_CODES: dict[str, KVCodes | None] = {
     **dict.fromkeys(("fp8", "fp8_e4m3"), "float8_e4m3fn"),
     "int8": "int8",
 }
-"""By the names of the setting `kv_cache_dtype`."""
+"""Types of keys and values by the names of the setting `kv_cache_dtype`; None: that of activations."""
 SCALED: tuple[ScaledKVCodes, ...] = ("float8_e4m3fn", "int8")

@@ -9,7 +9,7 @@ _INT8 = Scheme("int8")
 
 
 class Made(NamedTuple):
-    """What a name stands for: a scheme for the matrices of layers but routers, and one for embedding and head."""
+    """Schemes of a name: one for the matrices of layers but routers, and one for embedding and head."""
 
     matrices: Scheme
     tables: Scheme

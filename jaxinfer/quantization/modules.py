@@ -1,4 +1,4 @@
-"""Which modules a checkpoint's lists name: by names, words of names, wildcards and regular expressions."""
+"""Modules in a checkpoint's lists, which have names, words of names, wildcards and regular expressions."""
 
 import math
 import re
@@ -9,13 +9,14 @@ from jaxinfer.errors import ModelError, quoted
 
 _LONGEST = 200
 _MOST_STEPS = 2**18
-"""Of one pattern: four repetitions and a few alternatives."""
+"""Most steps of one pattern: four repetitions and a few alternatives."""
 MOST_STEPS = 2**20
-"""Of all patterns of a file: some milliseconds for a name."""
+"""Most steps of all patterns of a file: some milliseconds for a name."""
 MOST_STEPS_OF_MODEL = 2**30
-"""Of all patterns with the names of all modules: some seconds."""
+"""Most steps of all patterns with the names of all modules: some seconds."""
 _STEPS_OF_REPETITION = 16
-"""By which each multiplies the time of a match: four of them take some 16 ** 4 steps for a name of 40 characters."""
+"""Factor by which each repetition multiplies the time of a match: four of them take some 16 ** 4 steps for a name of 40
+characters."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Modules:
         return sum(_steps(_bare(pattern)) for pattern in self.patterns)
 
     def holds(self, module: str) -> bool:
-        """Whether a module is among them."""
+        """Return whether these names contain a module."""
         if module in self._names or any(pattern.match(module) for pattern in self._patterns):
             return True
         if any(piece in module for piece in self.pieces):

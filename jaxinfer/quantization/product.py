@@ -4,17 +4,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 from jaxinfer_kernels.stack import sliced
 
 from jaxinfer.parallel.rules import Split
 from jaxinfer.quantization.array import QuantizedArray, quantise_rows
-
-_STEPS = 254
-"""Of int8's two halves: half a step of one code is 127 of the next."""
 
 
 def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) -> jax.Array:
@@ -29,54 +24,19 @@ def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) ->
     if scheme.activations != "none":
         rows, of_rows = quantise_rows(x, scheme.activations, over)
         return _multiplied(rows, weight) * of_rows
-    if scheme.codes == "int8" and scheme.group is None and weight.backend == "xla":
-        return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_multiplied)
     sums = _multiplied(x, weight)
     return sums if weight.factors is None else sums * weight.factors[:, 0]
 
 
 def _read(weight: QuantizedArray) -> QuantizedArray:
     """The weight with arrays of its own, but for a backend that reads a layer where it lies in a stack."""
-    return weight if weight.backend == "mosaic_tpu" else sliced(weight)
+    return weight if weight.backend in ("mosaic_tpu", "native") else sliced(weight)
 
 
 def _multiplied(x: jax.Array, weight: QuantizedArray) -> jax.Array:
     """x, values or codes of the weight's type, times the weight by its backend."""
     codes, scales, zeros = weight.codes, weight.scales, weight.zeros
     return quantized_matmul(x, codes, scales, zeros=zeros, out_dtype=jnp.float32, backend=weight.backend)
-
-
-def _by_integers(x: jax.Array, weight: QuantizedArray) -> jax.Array:
-    """The same product, of integers alone, for a CPU, where widened codes cost far more than they save.
-
-    x is the sum of as many rows of int8 as its type is exact to, each with a scale of its own: what the first leaves of
-    x is rounded in the second. With float32 what three leave is below 2**-23 of a row's largest value, with bfloat16
-    what two leave below 2**-15. A row of x that is not finite gives NaN. Products of int8 are exact and read every
-    code once; two or more rows take a twelfth of one's time (jax 0.10.2 to 0.12.0).
-    """
-    rows, scales = _split(x, 2 if x.dtype == jnp.bfloat16 else 3)
-    sums = multiply(jnp.concatenate(rows), weight.codes).reshape(len(rows), *x.shape[:1], -1)
-    out = sum(one * of_row for one, of_row in zip(sums, scales, strict=True))
-    if weight.zeros is not None:
-        out = out - jnp.sum(x.astype(jnp.float32), axis=1, keepdims=True) * weight.zeros[:, 0]
-    return out * weight.scales[:, 0]
-
-
-def _split(x: jax.Array, count: int) -> tuple[list[jax.Array], list[jax.Array]]:
-    """x [T, K] as a sum of `count` arrays of int8, each times a scale a row, [T, 1] float32.
-
-    Rounding leaves at most half a step, so each scale is the last one's over 254, and only the first needs x's largest
-    value: every further pass over x is an operation of its own on a CPU.
-    """
-    codes, scale = quantise_rows(x, "int8")
-    rows, scales = [codes], [scale]
-    rest = x.astype(jnp.float32) / scale - codes.astype(jnp.float32)
-    for _ in range(count - 1):
-        rest = rest * _STEPS
-        rows.append(jnp.round(rest).astype(jnp.int8))
-        rest = rest - jnp.round(rest)
-        scales.append(scales[-1] * np.float32(1 / _STEPS))
-    return rows, scales
 
 
 def quantized_grouped_product(

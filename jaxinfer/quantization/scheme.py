@@ -59,8 +59,8 @@ class Scheme:
         return ("codes", *factors, *order, "scales", *zeros)
 
     def shape(self, part: Part, shape: Sequence[int], lead: int = 0) -> tuple[int, ...]:
-        """Of the part of a weight of this shape, whose first `lead` axes are of matrices and the others but the last of
-        rows. Raises ModelError where its last axis is no multiple of the group."""
+        """Return the shape of a part of a weight of this shape, whose first `lead` axes are of matrices and the others
+        but the last of rows. Raises ModelError if the last axis is no multiple of the group."""
         if part == "order":
             return (*shape[:lead], shape[-1])
         if part == "factors":
@@ -68,8 +68,8 @@ class Scheme:
         return tuple(shape) if part == "codes" else (*shape[:-1], self.groups(shape[-1]))
 
     def axes(self, part: Part, axes: Sequence[Axis], lead: int = 0) -> tuple[Axis | None, ...]:
-        """Of the part of a weight whose values have these axes; None where the part lies whole on each device, as an
-        order does: a part of the sorted columns may be any of x."""
+        """Return the axes of a part of a weight whose values have these axes; None for an axis along which each device
+        has the whole part, as of an order: a part of the sorted columns may be any of x."""
         if part == "order":
             return (*axes[:lead], None)
         split = part == "codes" or (self.group is not None and part != "factors")
@@ -82,7 +82,7 @@ class Scheme:
         return depth // (self.group or depth)
 
     def bits(self, shape: Sequence[int]) -> int:
-        """Of a matrix of this shape, packed as a GPU or TPU packs it."""
+        """Return the bits of a matrix of this shape, packed as a GPU or TPU packs it."""
         rows, depth = _product(shape[:-1]), shape[-1]
         of_group = SCALE_BITS[self.scales] + (_ZERO_BITS if self.zeros else 0)
         of_row = self.groups(depth) * of_group + (_FACTOR_BITS if self.factors else 0)

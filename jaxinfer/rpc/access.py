@@ -39,7 +39,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
 
 
 def is_open(method: str) -> bool:
-    """Whether a method, `/SERVICE/NAME`, needs no key."""
+    """Return whether a method, `/SERVICE/NAME`, needs no key."""
     return method.startswith(_OPEN)
 
 

@@ -1,4 +1,4 @@
-"""How both ends of the engine's seam speak gRPC."""
+"""Settings of gRPC that both ends of the engine's seam share."""
 
 import os
 import re
@@ -12,7 +12,7 @@ SERVICE, METHOD = "jaxinfer.Engine", f"Attach-{__version__}"
 """The one method, a stream of frames each way (wire.py). It has the version, since frames are positional."""
 
 KEY_NAME = "jaxinfer-engine-key"
-"""Of the metadata that carries an engine's key."""
+"""Name of the metadata that carries an engine's key."""
 
 _LONGEST_PATH = 100
 """Characters of a socket's path; the kernel takes 107 bytes."""
@@ -29,7 +29,7 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
-"""Of all connections between our own processes."""
+"""Options of all connections between our own processes."""
 
 # A host that vanishes without a word is noticed within seconds. On one machine nobody vanishes; and where all processes
 # stop at once, as on a laptop that sleeps, gRPC would blame the other end.

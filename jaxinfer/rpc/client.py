@@ -93,7 +93,7 @@ class JaxinferClient:
             return (await self._stub.Abort(request, metadata=self._metadata)).aborted
 
     async def model(self) -> pb.GetModelResponse:
-        """What is served."""
+        """Return the served model."""
         with _errors():
             return await self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata)
 

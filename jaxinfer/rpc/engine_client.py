@@ -242,5 +242,6 @@ class RemoteEngineClient:
 
 
 def _seen_by_text(info: ModelInfo) -> tuple[str, int, int, int]:
-    """What text and limits of an API process rest on; all else may change when the engine is started again."""
+    """Return the facts that text and limits of an API process depend on; all else may change when the engine
+    restarts."""
     return info.name, info.vocab_size, info.max_model_len, info.max_num_seqs

@@ -170,12 +170,12 @@ class EngineServer:
 
 
 class _Session:
-    """What one API process has not been sent yet."""
+    """Queue of the events that one API process has not been sent yet."""
 
     def __init__(self) -> None:
         self.over = False
         self.complaint = ""
-        """What is wrong with the frame that ended it; empty where it ended well."""
+        """Error of the frame that ended the session; empty if it ended well."""
         self._events: list[wire.Event] = []
         self._wake = asyncio.Event()
 
@@ -188,7 +188,7 @@ class _Session:
         self._wake.set()
 
     async def events(self) -> list[wire.Event]:
-        """What is due, in order; empty after a while without anything. Waits."""
+        """Wait for events and return them in order; an empty list after a while without any."""
         try:
             await asyncio.wait_for(self._wake.wait(), STATS_SECONDS)
         except TimeoutError:

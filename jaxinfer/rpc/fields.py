@@ -106,7 +106,7 @@ class _Walk:
             raise RequestError(message, param=kind.name)
 
     def _value(self, at: int, wire_type: int) -> tuple[int, int]:
-        """Where a value begins and ends."""
+        """Return the start and the end of a value."""
         if wire_type == _SIZED:
             size, at = self._varint(at)
             return at, at + size

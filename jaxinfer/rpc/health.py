@@ -64,7 +64,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def List(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Of newer versions of the protocol than we need."""
+        """Refuse a call that belongs to newer versions of the protocol than we need."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "List: ask for one service, with Check")
 
     def _status(self) -> health_pb2.HealthCheckResponse.ServingStatus:

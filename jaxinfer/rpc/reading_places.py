@@ -13,7 +13,7 @@ from jaxinfer.serving.errors import ErrorKind, RequestError
 
 RETRY_SECONDS = 2
 GRACE_SECONDS = 1.0
-"""How long a message may take to come though others wait."""
+"""Seconds that a message may take to come though others wait."""
 
 _MOST_WAITING = 1024
 

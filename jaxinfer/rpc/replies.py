@@ -1,4 +1,4 @@
-"""What the engine adds to a request, as messages of jaxinfer.proto."""
+"""Conversion of the engine's output to messages of jaxinfer.proto."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ _REASONS = {
 
 
 def pack_choice(delta: ChoiceDelta) -> pb.ChoiceDelta:
-    """What a choice gains. Those that failed or were aborted have no message: they end the stream."""
+    """Pack the delta of a choice. Choices that failed or were aborted have no message: they end the stream."""
     reason = delta.stop_reason
     return pb.ChoiceDelta(
         index=delta.index,
@@ -56,7 +56,7 @@ def pack_usage(usage: Usage) -> pb.Usage:
 
 
 def pack_stats(stats: EngineStats) -> dict[str, float]:
-    """By name; a tuple's numbers by name and place, as in `step_tokens.0`."""
+    """Pack statistics by name; a tuple's numbers by name and place, as in `step_tokens.0`."""
     values: dict[str, float] = {}
     for field, value in stats._asdict().items():
         name = _PUBLIC_NAMES.get(field, field)

@@ -1,6 +1,6 @@
 """From messages to engine requests, by the rules of HTTP's completions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
@@ -34,21 +34,25 @@ _OPTIONAL = (
 _NUMBERS = {name: own for name, own in parameters().items() if own.kind is not bool and own.fits_double}
 
 
-async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Generation:
+async def prepare(
+    context: Context, body: CompletionBody, defaults: GenerationDefaults, time_remaining: Callable[[], float | None]
+) -> Generation:
     """Checks a request of one prompt, and tokenises it. Raises RequestError or ParameterError, naming the field.
 
-    The caller has dropped the call's message, and drops the body.
+    time_remaining: tells the seconds until the call's deadline; None: it has none. The caller has dropped the call's
+    message, and drops the body.
     """
     context.side.check_model(body.model)
     params = with_bad_token_ids(generate_params(body, defaults, context.client.info), context.text.tokenizer)
-    generation = context.generation([await _request(context, body, params)], body, _caller(context))
+    request = await _request(context, body, params)
+    generation = context.generation([request], body, _caller(context, time_remaining()))
     forget_message()
     return generation
 
 
-def _caller(context: Context) -> Caller:
+def _caller(context: Context, timeout: float | None) -> Caller:
     # Unlike in HTTP a field without effect is never refused: there is no policy for it in gRPC.
-    return Caller(ACCEPTED_KEY.get(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
+    return Caller(ACCEPTED_KEY.get(), None, {}, lambda field, reason: context.unknown_fields.report([field]), timeout)
 
 
 async def _request(context: Context, body: CompletionBody, params: SamplingParams) -> GenerateRequest:
@@ -64,7 +68,7 @@ async def _request(context: Context, body: CompletionBody, params: SamplingParam
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
-    """The same request by HTTP. Raises RequestError."""
+    """Convert the message to the HTTP body of an equal request. Raises RequestError."""
     said: dict[str, Any] = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     said |= _numbers(message, said)
     said |= lists_of(message) | _token_rules(message, info)

@@ -20,7 +20,7 @@ from jaxinfer.serving.requests.tokens import check_chars, check_count, off_loop
 from jaxinfer.version import __version__
 
 REQUEST_ID = "x-request-id"
-"""Of the initial metadata that tells a request's id."""
+"""Name of the initial metadata that carries a request's id."""
 
 
 class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
@@ -35,7 +35,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         async with self._calls.generating(given) as name:
             body = completion_body(request, self._context.client.info)
             del request  # neither takes memory while tokens come
-            generation = await prepare(self._context, body, self._context.text.defaults)
+            generation = await prepare(self._context, body, self._context.text.defaults, context.time_remaining)
             del body
             async with generation:
                 await context.send_initial_metadata(((REQUEST_ID, name),))
@@ -103,7 +103,7 @@ _IDS_AT_ONCE = 16_384
 """Token ids that the event loop handles in one turn."""
 
 _MOST_DELTAS = 64
-"""Of one message: a client that was slow gets many, and takes 4 MiB a message by default."""
+"""Most deltas in one message: a slow client gets many, and accepts 4 MiB a message by default."""
 
 
 async def _messages(generation: Generation) -> AsyncIterator[pb.GenerateResponse]:

@@ -1,4 +1,4 @@
-"""What a gRPC client is told of an error: a status, words, and trailers that a program can read."""
+"""Conversion of errors for gRPC clients: a status, a text, and trailers that a program can read."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -62,7 +62,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
             only_prompt = prompt_only(request)
             streams = request.stream and not only_prompt
             del request  # neither takes memory while tokens come
-            generation = await prepare(self._context, body, DEFAULTS)
+            generation = await prepare(self._context, body, DEFAULTS, context.time_remaining)
             del body
             reply = VllmReply(generation, prompt_only=only_prompt)
             async with generation:
@@ -148,7 +148,8 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
 
     async def GetTokenizer(self, request: common_pb2.GetTokenizerRequest, context: grpc.aio.ServicerContext) -> None:
         with self._context.admission.place():
-            packed = await asyncio.to_thread(tokenizer_zip, self._context.text.tokenizer.folder)
+            templates = self._context.text.chat_template.templates
+            packed = await asyncio.to_thread(tokenizer_zip, self._context.text.tokenizer.folder, templates)
             for start in range(0, len(packed), _CHUNK_BYTES):
                 data = packed[start : start + _CHUNK_BYTES]
                 last = start + _CHUNK_BYTES >= len(packed)

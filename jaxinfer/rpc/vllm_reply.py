@@ -1,4 +1,4 @@
-"""What the engine adds to a request, as VllmEngine's messages."""
+"""Conversion of the engine's output to VllmEngine's messages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,7 +29,7 @@ class VllmReply:
         self._begun: set[int] = set()
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> Iterator[pb.GenerateResponse]:
-        """What a stream tells of a step."""
+        """Yield a stream's messages for a step."""
         for delta in deltas:
             self._tokens[delta.index] += delta.token_ids
             yield pb.GenerateResponse(chunk=self._chunk(delta))

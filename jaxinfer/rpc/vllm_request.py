@@ -22,7 +22,7 @@ _PARAMETERS = {name: parameter for name, parameter in parameters().items() if na
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
-    """The same request by HTTP. Raises RequestError, naming the field."""
+    """Convert the message to the HTTP body of an equal request. Raises RequestError, naming the field."""
     _check_supported(message)
     params = message.sampling_params
     said = lists_of(params) | _scalars(params)

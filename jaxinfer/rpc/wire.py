@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxinfer.engine.array_coding import array, plain
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
-from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError, WorkerLostError
 from jaxinfer.sampling import SamplingParams
 
 
@@ -48,7 +48,7 @@ class ReadStats(_Frame):
 class Error(msgspec.Struct, array_like=True):
     """A JaxinferError: its kind and what makes it again."""
 
-    kind: Literal["parameter", "queue_full", "engine_dead", "other"]
+    kind: Literal["parameter", "queue_full", "engine_dead", "worker_lost", "other"]
     arguments: tuple[str | int, ...]
 
 
@@ -74,7 +74,8 @@ class Failure(_Frame):
 
 
 class Step(_Frame):
-    """What steps gave to the sequences of this API process. Raises ValueError where arrays do not fit each other."""
+    """Outputs of steps for the sequences of this API process. Raises ValueError if the lengths of arrays do not
+    match."""
 
     outputs: list[StepOutput]
 
@@ -100,7 +101,8 @@ def pack_request(request: GenerateRequest) -> Submit:
     """The frame of a request."""
     ids = np.asarray(request.prompt_token_ids, np.int32)
     prediction = np.asarray(request.prediction, np.int32)
-    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant, prediction, request.max_wait
+    waits = request.max_wait, request.max_expected_wait
+    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant, prediction, *waits
     return Submit(request.request_id, msgspec.Raw(encode(fields)))
 
 
@@ -115,6 +117,8 @@ def pack_error(error: JaxinferError) -> Error:
         return Error("parameter", (error.param, error.message))
     if isinstance(error, QueueFullError):
         return Error("queue_full", (error.waiting, error.retry_after))
+    if isinstance(error, WorkerLostError):
+        return Error("worker_lost", (str(error),))
     return Error("engine_dead" if isinstance(error, EngineDeadError) else "other", (str(error),))
 
 
@@ -127,6 +131,7 @@ _ERRORS: dict[str, Any] = {
     "parameter": ParameterError,
     "queue_full": QueueFullError,
     "engine_dead": EngineDeadError,
+    "worker_lost": WorkerLostError,
     "other": JaxinferError,
 }
 encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
@@ -139,5 +144,5 @@ decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=array).decode
 """A list of Events."""
 
 _decode_fields = msgspec.msgpack.Decoder(
-    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray, float | None], dec_hook=array
+    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray, float | None, float | None], dec_hook=array
 ).decode

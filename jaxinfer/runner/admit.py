@@ -36,8 +36,8 @@ def admit(
 def admit_tables(
     layout: Layout, groups: Sequence[int], newest: jax.Array | None, tables: Tables, packed: jax.Array
 ) -> tuple[jax.Array | None, Tables]:
-    """The same of a stage of a pipeline that draws no tokens. newest: as in `SlotState`; None where tokens are not
-    read, either."""
+    """Return newest tokens and block tables with those of admitted slots, for a pipeline stage that draws no tokens.
+    newest: as in `SlotState`; None if the stage does not read tokens, either."""
     view = layout.views(packed)
     slots, rows = view["slot"], view["tables"]
     tables = tuple(table.at[slots].set(rows[group]) for table, group in zip(tables, groups, strict=True))

@@ -1,11 +1,11 @@
-"""Which attention backend each KV group runs: what the device can run, timed on the group's own shapes."""
+"""Choice of each KV group's attention backend: those that the device can run are timed on the group's own shapes."""
 
 import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels import KVLayout, unavailable
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -15,7 +15,7 @@ from jaxinfer.runner.attention_timing import time_attention, trial_kind
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
 from jaxinfer.runner.group_attention import group_size, with_backend
-from jaxinfer.runner.kernel_backends import CANDIDATES, check_asked, interpreted, obstacle
+from jaxinfer.runner.kernel_backends import candidates, check_asked, interpreted, obstacle
 from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)
@@ -31,24 +31,26 @@ def choose_attention(
     check_asked(asked, model.mesh)
     if interpreted(asked, model.mesh):
         log.warning("attention backend %s runs in an interpreter on a CPU: for tests, and far slower than xla", asked)
-    candidates = CANDIDATES[platform_of(model.mesh)]
+    if asked == "auto" and platform_of(model.mesh) == "cpu" and (reason := unavailable("native")):
+        log.warning("XLA's kernels run, which are slower on a CPU: %s", reason)
+    able = candidates(model.mesh, model.dtype)
     groups = range(len(model.backends))
     if asked != "auto":
         return _with_names(model, [asked for _ in groups])
-    if len(candidates) == 1:
-        return _with_names(model, [candidates[0] for _ in groups])
+    if len(able) == 1:
+        return _with_names(model, [able[0] for _ in groups])
     names: dict[tuple[object, ...], str] = {}
     for group in groups:
         like = _alike(model, group)
         if like not in names:
-            key = shapes_digest(model, shapes, *candidates, str(group))
+            key = shapes_digest(model, shapes, *able, str(group))
             file = cache / f"attention-{key}.json" if cache else None
-            names[like] = remembered_choice("attention", file, candidates, partial(_measured, model, shapes, group))
+            names[like] = remembered_choice("attention", file, able, partial(_measured, model, shapes, group))
     return _with_names(model, [names[_alike(model, group)] for group in groups])
 
 
 def _alike(model: LoadedModel, group: int) -> tuple[object, ...]:
-    """What a group's choice depends on."""
+    """Return all that a group's choice depends on: groups that are alike share one."""
     window, kind, layers = model.config.kv_groups[group]
     return window, kind, len(layers), group_size(model, group), trial_kind(model, group).scoring
 

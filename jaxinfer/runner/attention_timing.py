@@ -21,7 +21,7 @@ _BYTES = 256 << 20
 _RUNS, _CALLS = 5, 8
 
 TRIAL_SCALE = 1 / 16
-"""Of keys and values that are kept in few bits: int8 holds up to 8 then."""
+"""Scale of the trial's keys and values that are kept in few bits: with it int8 holds values up to 8."""
 
 
 def time_attention(model: LoadedModel, shapes: EngineShapes, group: int) -> tuple[float, float]:
@@ -69,7 +69,7 @@ def trial_rows(starts: np.ndarray, counts: np.ndarray, block_size: int) -> Ragge
 
 
 def _seconds(model: LoadedModel, block_size: int, group: int, rows: RaggedRows, tokens: int) -> float:
-    """Of one layer."""
+    """Time the attention of one layer, in seconds a call."""
     heads = trial_heads(model, group, tokens)
     attend = group_attention(model, group, trial_kind(model, group).scoring)
     shape = model.kv_shape(group, rows.page_table.size + 1, block_size)

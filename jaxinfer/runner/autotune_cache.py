@@ -1,4 +1,4 @@
-"""What a start has measured, in files beside the compile cache, so that the next need not.
+"""Measurements of earlier starts, in files beside the compile cache, so that the next start need not repeat them.
 
 A measure holds as long as model, shapes, device, JAX and jaxinfer stay the same.
 """
@@ -28,12 +28,13 @@ def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
 
 
 def _model_parts(model: LoadedModel) -> tuple[str, ...]:
-    backends = (str(model.backends), model.experts_backend, model.dispatch_form, str(model.product_backends))
+    products = str(model.product_backends), model.plain_backend
+    backends = (str(model.backends), model.experts_backend, model.dispatch_form, *products)
     return (repr(_structure(model)), str(model.dtype), *backends, model.layout)
 
 
 def _structure(model: LoadedModel) -> object:
-    """Of stages in the midst of a pipeline, alike where their layers are."""
+    """Return the model's structure; stages from the middle of a pipeline are alike if their layers are."""
     structure = model.structure
     if not isinstance(structure, DecoderConfig) or structure.span is None:
         return structure
@@ -41,7 +42,7 @@ def _structure(model: LoadedModel) -> object:
 
 
 def read_note(file: Path | None, key: str) -> Any:
-    """What a note says under `key`; None where there is none that can be read."""
+    """Read the value that a note has under `key`; None if there is none that can be read."""
     if file is None:
         return None
     try:

@@ -10,7 +10,7 @@ from jaxinfer.runner.autotune_cache import read_note, write_note
 log = logging.getLogger(__name__)
 
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
-"""In errors for lack of memory. Another start may have more of it free: then the choice may be another."""
+"""Status in errors for lack of memory. Another start may have more of it free, and choose another backend."""
 
 
 class Timing(NamedTuple):
@@ -24,7 +24,7 @@ class Timing(NamedTuple):
 
     @property
     def total(self) -> float:
-        """What is compared."""
+        """Seconds of a decode step and a prefill together, by which backends are compared."""
         return self.decode + self.prefill
 
 

@@ -41,11 +41,11 @@ class CompileCache(NamedTuple):
 
     @property
     def writable(self) -> bool:
-        """Whether anything can be kept."""
+        """True where this user may add programs to the cache."""
         return os.access(self.folder, os.W_OK | os.X_OK)
 
     def signature(self, name: str, content: bytes) -> bytes:
-        """Of a file's content under its name: a file that is put in another's place has another signature."""
+        """Sign a file's content under its name: a file that is put in another's place has another signature."""
         return hmac.digest(self.key, f"jaxinfer program {name}\0".encode() + content, "sha256")
 
 
@@ -177,7 +177,8 @@ def _remove_unused(base: Path, own: Path) -> None:
 
 
 def _remove_earlier(base: Path) -> None:
-    """Where nothing but jaxinfer puts anything: what earlier versions of it, or of JAX, have left."""
+    """Remove unused entries that earlier versions of jaxinfer, or of JAX, have left in the default folder, where
+    nothing but jaxinfer puts anything."""
     parent = user_folder().resolve() / "xla"
     if base.parent != parent:
         return

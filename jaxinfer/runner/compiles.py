@@ -24,7 +24,7 @@ class CompileCounter:
 
     @property
     def cached_here(self) -> int:
-        """How many of them this thread has read from the cache."""
+        """Programs that this thread has read from the cache."""
         return getattr(self._here, "cached", 0)
 
     def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:

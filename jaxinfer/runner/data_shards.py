@@ -19,7 +19,7 @@ from jaxinfer.runner.features import FEATURE_ARRAYS, feature_arrays
 
 _AXIS = "data"
 WHOLE = PartitionSpec()
-"""Of what every shard has all of."""
+"""Spec of arrays that are replicated over shards."""
 
 
 def num_shards(mesh: Mesh) -> int:
@@ -28,13 +28,13 @@ def num_shards(mesh: Mesh) -> int:
 
 
 def rows(mesh: Mesh) -> PartitionSpec:
-    """Of arrays whose first axis is over slots, rows, or sections of a packed step."""
+    """Return the spec of arrays whose first axis is over slots, rows, or sections of a packed step."""
     return PartitionSpec(_AXIS) if num_shards(mesh) > 1 else WHOLE
 
 
 def kv_specs(model: LoadedModel) -> tuple[PartitionSpec, ...]:
-    """Of the KV blocks of each group, after them of each of a draft model's, and of features: every shard has its
-    own."""
+    """Return the specs of each group's KV blocks, after them of each of a draft model's, and of features: every shard
+    has its own."""
     backends = [backend for one in model.drafting for backend in one.backends]
     features = (rows(model.mesh),) * (FEATURE_ARRAYS if model.taps else 0)
     if num_shards(model.mesh) == 1:
@@ -75,7 +75,7 @@ def over_data(
 
 
 def any_shard(mesh: Mesh, here: jax.Array) -> jax.Array:
-    """Whether `here`, a bool, is true in any shard."""
+    """Return whether `here`, a bool, is true in any shard."""
     return most_of_shards(mesh, here.astype(jnp.int32)) > 0
 
 

@@ -1,4 +1,4 @@
-"""Which device JAX runs on. A CPU where an accelerator was to be used is an error: JAX itself says little, and goes on.
+"""The device that JAX runs on. A CPU instead of an accelerator is an error here; JAX itself says little, and goes on.
 
 Causes are a driver that is too old for CUDA's libraries, and a plug-in that does not load.
 """
@@ -21,7 +21,7 @@ from jaxinfer.parallel.mesh import platform_kind
 _PLUGINS = "jax_plugins"
 """JAX's group of entry points, and its namespace package: it looks in both."""
 _PLATFORMS = {"cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
-"""What is in the names of plug-ins and extras, and the platform that they are for."""
+"""Parts of the names of plug-ins and extras, and the platform that they are for."""
 _EXTRAS = "JAXINFER_EXTRAS"
 _NEEDS = {
     "gpu": "CUDA 13 needs NVIDIA's driver 580 or newer (extra cuda13), CUDA 12 needs 525 or newer (extra cuda12)",
@@ -58,7 +58,7 @@ def check_device(asked: Device) -> None:
 
 
 def _prefers_cpu() -> bool:
-    """Whether JAX_PLATFORMS names the CPU first."""
+    """Return True if JAX_PLATFORMS names the CPU first."""
     return (jax.config.values["jax_platforms"] or "").partition(",")[0] == "cpu"
 
 
@@ -69,7 +69,7 @@ def _error(cause: str, platforms: set[str], found: str, said: list[str]) -> Para
 
 
 def _accelerators() -> dict[str, str]:
-    """What shows that an accelerator is meant, and its platform: plug-ins that are installed, and extras."""
+    """Return what shows that an accelerator is meant, installed plug-ins and extras, each with its platform."""
     plugins = [point.name for point in entry_points(group=_PLUGINS)]
     with suppress(ImportError):
         plugins += [module.name for module in pkgutil.iter_modules(import_module(_PLUGINS).__path__)]
@@ -81,7 +81,7 @@ def _accelerators() -> dict[str, str]:
 
 
 def _reason(platforms: set[str], said: list[str]) -> str:
-    """What JAX said of these platforms, be it now or when it first looked for devices."""
+    """Return what JAX said of these platforms, now or when it first looked for devices."""
     words = [word for word, platform in _PLATFORMS.items() if platform in platforms]
     heard = [line for line in said if any(word in line for word in words)]
     for word in () if heard else words:
@@ -95,19 +95,23 @@ def _reason(platforms: set[str], said: list[str]) -> str:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """What JAX logs meanwhile. That a plug-in does not load is an error there, and other devices are information."""
+    """Collect what JAX logs meanwhile. That a plug-in does not load is an error there, and that a platform has no
+    device is information, which nobody else hears who would not have."""
     logger, lines = logging.getLogger("jax"), list[str]()
+    level, shown = logger.level, logger.getEffectiveLevel()
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            error = record.exc_info[1] if record.exc_info else None
-            lines.append(" ".join([record.getMessage(), *([f"({error})"] if error else [])]))
+    def hear(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        lines.append(" ".join([record.getMessage(), *([f"({error})"] if error else [])]))
+        return record.levelno >= shown
 
-    listener, level = Listener(logging.INFO), logger.level
-    logger.addHandler(listener)
-    logger.setLevel(logging.INFO)
+    heard = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.split(".")[0] == "jax"]
+    for each in heard:
+        each.addFilter(hear)
+    logger.setLevel(min(shown, logging.INFO))
     try:
         yield lines
     finally:
-        logger.removeHandler(listener)
         logger.setLevel(level)
+        for each in heard:
+            each.removeFilter(hear)

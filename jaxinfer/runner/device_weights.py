@@ -1,4 +1,4 @@
-"""What one device of a mesh holds of a model's weights; neither needs to be here."""
+"""Sizes of a model's weights on one device of a mesh; neither model nor mesh needs to be present."""
 
 import jax.numpy as jnp
 
@@ -7,7 +7,7 @@ from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.quantization.array import held_bytes
+from jaxinfer.quantization.array import four_bits, held_bytes
 from jaxinfer.runner.layer_layout import layer_layout
 
 
@@ -19,9 +19,9 @@ def placed_plan(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: Me
 
 
 def device_bytes(weight: Weight, platform: str, mesh: MeshConfig) -> int:
-    """What one device of a mesh holds of a weight."""
+    """Return the bytes that one device of a mesh holds of a weight."""
     columns, total = shard_shape(mesh, weight.axes, weight.shape)[-1], 0
-    for leaf in weight.leaves(platform):
+    for leaf in weight.leaves(four_bits(platform, mesh.size)):
         part = shard_shape(mesh, leaf.axes, leaf.shape)
         total += held_bytes(part, leaf.dtype, platform, weight.order(leaf, columns))
     return total

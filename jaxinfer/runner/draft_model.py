@@ -22,13 +22,15 @@ def followed_group(config: DecoderConfig) -> int:
 
 
 def kept_tokens(config: DecoderConfig, shapes: EngineShapes) -> int:
-    """How many of a sequence's last tokens surely have blocks of `followed_group`: others may be somebody else's."""
+    """Return how many of a sequence's last tokens are sure to have blocks of `followed_group`; blocks of earlier tokens
+    may belong to another sequence."""
     window = config.kv_groups[followed_group(config)].window
     return shapes.max_model_len if window is None else window
 
 
 def followed_groups(model: LoadedModel) -> list[int]:
-    """Of each KV array of a model and its draft model, the model's KV group that says which of its blocks are whose."""
+    """Return, for each KV array of a model and its draft model, the model's KV group that decides which sequence has
+    which of its blocks."""
     own = list(range(len(model.backends)))
     return own if model.draft is None else own + [followed_group(model.config)] * len(model.draft.backends)
 

@@ -22,8 +22,8 @@ READ_AGAIN = 2
 that were all kept not the one before it either. What it has missed before them, in steps that did not draft, it catches
 up with first."""
 _CATCH_UP, _LONGEST, _PASSES = 512, 64, 8
-"""How: tokens of all rows that it reads at once, though no row fewer than `READ_AGAIN` or more than `_LONGEST`; and how
-often, at most. What lies before them stays unread, a hole, or one step would hold up all streams for long."""
+"""Limits of catching up: tokens of all rows that are read at once, though no row reads fewer than `READ_AGAIN` or more
+than `_LONGEST`; and passes. Earlier tokens stay unread, a hole, or one step would hold up all streams for long."""
 
 
 class Rows(NamedTuple):
@@ -86,7 +86,8 @@ def with_draw(
 
 
 def most_drafts(target: LoadedModel, rows: Rows) -> jax.Array:
-    """Of any row, in any shard: int32. A step may have fewer drafts than there is room for in its program."""
+    """Return the most drafts that any row has room for, in any shard: int32. A step may have fewer drafts than there is
+    room for in its program."""
     return most_of_shards(target.mesh, jnp.max(rows.room))
 
 

@@ -1,4 +1,4 @@
-"""Which drafter a model and its settings ask for."""
+"""Choice of the drafter, by the model and its settings."""
 
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes

@@ -72,10 +72,11 @@ class Eagle3Drafter:
     def _read(
         self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows
     ) -> tuple[jax.Array, Arrays]:
-        """What the head gives for the last position before each row's newest token, [R, d], and kv.
+        """Return the head's hidden state at the last position before each row's newest token, [R, d], and kv.
 
-        It has to read, with features, what it has drafted last and what it has missed since: at most so many positions,
-        as far as their features are kept."""
+        The head reads, with features, the positions of its last drafts and those it has missed since, as far back as
+        their features are kept.
+        """
         assert state.history is not None
         width = self._shapes.burst
         kept = jnp.minimum(self.features.kept(kv, rows.slots, rows.length, state.history), self._kept - 1)
@@ -100,7 +101,8 @@ class Eagle3Drafter:
         start: jax.Array,
         count: jax.Array,
     ) -> tuple[jax.Array, Arrays]:
-        """The same for the last of `count` positions, at most K + 1, from `start` on: int32 [R] both."""
+        """Return the head's hidden state at the last of `count` positions, at most K + 1, from `start` on, and kv.
+        start, count: int32 [R]."""
         assert state.history is not None
         width = self._shapes.burst
         features = self.features.at(kv, rows.slots, start, width)

@@ -16,7 +16,7 @@ from jaxinfer.parallel.expert_placement import device_tokens, first_placement
 
 
 def load_shape(model: LoadedModel) -> tuple[int, int] | None:
-    """Of a model's counts; None for a model without experts."""
+    """Return the shape of a model's counts, as `load_shape_of` does; None for a model without experts."""
     return load_shape_of(model.config)
 
 
@@ -117,5 +117,5 @@ class ExpertLoad:
 
 
 def _experts(config: DecoderConfig) -> list[ExpertsKind]:
-    """Of each layer that has some."""
+    """Return the experts of each layer that has some."""
     return [layer.mlp.experts for layer in config.layers if layer.mlp.experts is not None]

@@ -16,7 +16,7 @@ from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.models.weight import Leaf, Weight
+from jaxinfer.models.weight import Leaf, Weight, held_on
 from jaxinfer.parallel.expert_placement import place_by_load, slots_of
 from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.shards import live_axes
@@ -33,13 +33,14 @@ _WORTH = 0.95
 
 
 def expert_moves(model: LoadedModel, load: ExpertLoad, every: int) -> "ExpertMoves | None":
-    """Those of a model, or of a stage of one; None where no expert has copies. every: as of ExpertMoves."""
+    """Return the expert moves of a model, or of a stage of one; None if no expert has copies. every: as in
+    `ExpertMoves`."""
     copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
     return ExpertMoves(model, load, every) if copied else None
 
 
 class ExpertMoves:
-    """Those of one engine. every: steps between looks at the load; 0: none."""
+    """Moves of experts between the slots of one engine. every: steps between checks of the load; 0: none."""
 
     def __init__(self, model: LoadedModel, load: ExpertLoad, every: int):
         self._load, self._every, self._steps = load, every, 0
@@ -106,10 +107,10 @@ def _busiest(tokens: np.ndarray) -> float:
 
 
 def _weights(model: LoadedModel) -> list[tuple[Weight, dict[int, Leaf]]]:
-    """Those that placements say something about, with their leaves by number among the model's."""
-    found, at, platform = [], 0, model.mesh.devices.flat[0].platform
+    """Return the weights that placements apply to, with their leaves by number among the model's."""
+    found, at = [], 0
     for one in model.plan.weights:
-        leaves = one.leaves(platform)
+        leaves = one.leaves(held_on(model.mesh))
         if one.placement is not None:
             found.append((one, dict(enumerate(leaves, start=at))))
         at += len(leaves)
@@ -117,7 +118,8 @@ def _weights(model: LoadedModel) -> list[tuple[Weight, dict[int, Leaf]]]:
 
 
 def _sources(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """For each slot of a new placement one that has its expert in the old: the same where it stays."""
+    """Return, for each slot of a new placement, a slot that has its expert in the old one: the slot itself if the
+    expert stays."""
     first = {expert: slot for slot, expert in reversed(list(enumerate(old.tolist())))}
     return np.array([slot if old[slot] == expert else first[expert] for slot, expert in enumerate(new.tolist())])
 

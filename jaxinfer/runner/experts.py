@@ -1,4 +1,4 @@
-"""Which backend multiplies in layers with experts: what the device can run, timed on the model's own experts."""
+"""Choice of the backend for layers with experts: those that the device can run are timed on the model's own experts."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ from jaxinfer.layers.stack import layer_of
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
-from jaxinfer.runner.kernel_backends import CANDIDATES, interpreted, obstacle
+from jaxinfer.runner.kernel_backends import candidates, interpreted, obstacle
 from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)
@@ -37,17 +37,18 @@ def choose_experts(
     """The model with a backend for its experts, if it has any. asked: the attention backend. cache: where choices are
     remembered.
 
-    Where `xla` or an interpreted kernel is asked for, it multiplies too; otherwise the fastest does.
+    Where `xla` or an interpreted kernel is asked for, it multiplies too; otherwise the fastest does, on a CPU `native`
+    where it takes all of them.
     """
     if not _layers(model) or asked == "xla":
         return model
     if interpreted(asked, model.mesh):
         return replace(model, experts_backend=asked)
-    candidates = CANDIDATES[platform_of(model.mesh)]
-    if len(candidates) == 1:
-        return replace(model, experts_backend=candidates[0])
-    file = cache / f"experts-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
-    chosen = remembered_choice("experts", file, candidates, partial(_measured, model, shapes))
+    able = candidates(model.mesh, model.dtype)
+    if len(able) == 1:
+        return replace(model, experts_backend=able[0] if _takes(model, able[0]) else "xla")
+    file = cache / f"experts-{shapes_digest(model, shapes, *able)}.json" if cache else None
+    chosen = remembered_choice("experts", file, able, partial(_measured, model, shapes))
     return replace(model, experts_backend=chosen)
 
 
@@ -66,7 +67,7 @@ def choose_dispatch(model: LoadedModel, shapes: EngineShapes, cache: Path | None
 
 
 def _measured_form(model: LoadedModel, shapes: EngineShapes, form: str) -> tuple[float, float]:
-    """As `_measured`, of a form of dispatch."""
+    """Check a form of dispatch and time it: seconds of decode and prefill, as `_measured` returns them."""
     run = replace(model, dispatch_form=form)
     for layer in _layers(model):
         _check_same(run, replace(model, dispatch_form="reduce"), layer, shapes.max_num_seqs)
@@ -132,7 +133,7 @@ def _layers(model: LoadedModel) -> dict[int, int]:
 
 
 def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.Array, ...], jax.Array], jax.Array]:
-    """What gives a layer's experts' result: (weights of the model, x [T, hidden]) to [T, hidden]."""
+    """Return a function that computes a layer's experts: (weights of the model, x [T, hidden]) to [T, hidden]."""
 
     dispatch = replace(model, experts_backend=backend).dispatch()
 
@@ -147,6 +148,17 @@ def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.
         return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), dispatch)[0]
 
     return run
+
+
+def _takes(model: LoadedModel, backend: str) -> bool:
+    """Return whether the backend multiplies the model's experts as they are held."""
+    x = jax.ShapeDtypeStruct((1, model.config.hidden_size), model.dtype)
+    try:
+        for layer in _layers(model):
+            jax.eval_shape(_layer(model, layer, backend), model.weights, x)
+    except ValueError:
+        return False
+    return True
 
 
 def _rows(model: LoadedModel, count: int) -> jax.Array:

@@ -17,7 +17,7 @@ from jaxinfer.models.loaded import LoadedModel
 Arrays = tuple[jax.Array, ...]
 
 FEATURE_ARRAYS = 2
-"""How many `feature_arrays` are."""
+"""Number of `feature_arrays` of a model whose features are read."""
 _PLAIN_STEPS = 32
 """Plain decode steps between steps that draft of which features are kept. More of them leave a hole in the head's
 blocks, which costs drafts alone."""
@@ -29,8 +29,9 @@ def ring_size(shapes: EngineShapes) -> int:
 
 
 def feature_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """What is kept of the slots of all shards, in this order at the end of KV blocks: features, [slots, ring, d]; and
-    of each one more than its position, and its token, int32 [slots, ring, 2]. Empty where nothing reads features."""
+    """Return the arrays kept for the slots of all shards, in their order at the end of KV blocks: features, [slots,
+    ring, d]; and for each its position plus one and its token, int32 [slots, ring, 2]. Empty if nothing reads
+    features."""
     if not model.taps:
         return ()
     assert model.draft is not None
@@ -38,7 +39,7 @@ def feature_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeD
 
 
 def feature_shapes(width: int, dtype: jnp.dtype, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The same for a head of so wide hidden states."""
+    """Return the `feature_arrays` of a head whose hidden states have `width` values."""
     ring = shapes.num_slots * shapes.shards, ring_size(shapes)
     return jax.ShapeDtypeStruct((*ring, width), dtype), jax.ShapeDtypeStruct((*ring, 2), np.int32)
 
@@ -64,7 +65,7 @@ class FeatureStore:
         return self.put(kv, slots, start, tokens, features.reshape(*tokens.shape, -1))
 
     def put(self, kv: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array, features: jax.Array) -> Arrays:
-        """The same with features, [R, W, d]."""
+        """Return kv with features, [R, W, d], of `tokens` stored from position `start` on."""
         *blocks, ring, tags = kv
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         places = slots[:, None], positions % self._ring
@@ -72,8 +73,8 @@ class FeatureStore:
         return (*blocks, ring.at[places].set(features.astype(ring.dtype)), tags)
 
     def kept(self, kv: Arrays, slots: jax.Array, length: jax.Array, history: jax.Array) -> jax.Array:
-        """Of rows whose newest token is at `length`, for how many positions before it features are kept, one after
-        another: int32 [R]. history: of `SlotState`."""
+        """Count the positions right before each row's newest token, at `length`, whose features are kept without a gap:
+        int32 [R]. history: of `SlotState`."""
         tags = kv[-1]
         back = length[:, None] - 1 - jnp.arange(self._ring)
         own = jnp.stack([back + 1, history[slots[:, None], jnp.maximum(back, 0)]], axis=-1)
@@ -81,5 +82,5 @@ class FeatureStore:
         return jnp.sum(jnp.cumprod(fits, axis=1), axis=1, dtype=jnp.int32)
 
     def at(self, kv: Arrays, slots: jax.Array, start: jax.Array, width: int) -> jax.Array:
-        """What the ring has for `width` positions of each row from `start` on, [R, width, d]."""
+        """Return the ring's features of `width` positions of each row from `start` on, [R, width, d]."""
         return kv[-FEATURE_ARRAYS][slots[:, None], (start[:, None] + jnp.arange(width)) % self._ring]

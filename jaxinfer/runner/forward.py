@@ -23,7 +23,7 @@ Arrays = tuple[jax.Array, ...]
 
 
 class Scored(NamedTuple):
-    """What `sample` must know of scored positions, int32 [max_scored] each.
+    """Scored positions as `sample` needs to know them, int32 [max_scored] each.
 
     slots: scratch_slot where unused. positions: of the token to be drawn or scored. targets: -1 for a draw.
     draws: 1 where the drawn token becomes the slot's newest.
@@ -38,6 +38,11 @@ class Scored(NamedTuple):
         """int32 [max_scored, 4]: one array to hand from program to program."""
         return jnp.stack(self, axis=1)
 
+    def padded(self, missing: int, scratch: int) -> "Scored":
+        """Append `missing` unused positions. scratch: the scratch slot."""
+        fill = (scratch, 0, -1, 0)  # in the order of the fields
+        return Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(self, fill, strict=True)))
+
     @classmethod
     def unpacked(cls, rows: jax.Array) -> "Scored":
         """rows: int32 [S, 4]."""
@@ -45,11 +50,10 @@ class Scored(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed; of a stage of
-    a pipeline that is not the last [T, d], not normed, and `scored` is None.
+    """Results of `forward`: kv and tables are its donated arguments, hidden is [max_scored, d], normed. In a pipeline
+    stage that is not the last, hidden is [T, d], not normed, and `scored` is None.
 
-    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.run` has it; None for a model without
-    experts.
+    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.run` has it; None for a model without experts.
     """
 
     kv: Arrays
@@ -78,8 +82,8 @@ class Step(NamedTuple):
 
 
 class MixedRows(NamedTuple):
-    """What else is known of a mixed step. slots: int32 [R]. next_tokens: int32 [T], the token after each; of the last
-    that is known, anything. tapped: of `Run`."""
+    """Further arrays of a mixed step. slots: int32 [R]. next_tokens: int32 [T], the token after each; any value after
+    the last known one. tapped: of `Run`."""
 
     slots: jax.Array
     next_tokens: jax.Array
@@ -192,7 +196,7 @@ class ForwardPrograms:
         return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
     def scored(self, view: dict[str, jax.Array], step: Step, hidden: jax.Array) -> tuple[jax.Array, Scored]:
-        """Of a mixed step, hidden states of the positions that are scored, and what is known of them."""
+        """Return the hidden states of a mixed step's scored positions, and their `Scored`."""
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
         at = view["scored_token"]
@@ -273,13 +277,11 @@ class ForwardPrograms:
         missing = self._shapes.max_scored - hidden.shape[0]
         hidden = self.normed(weights, hidden)
         hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
-        fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
-        scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
-        return Forward(hidden=hidden, scored=scored.packed(), **kept)
+        return Forward(hidden=hidden, scored=scored.padded(missing, self._shapes.scratch_slot).packed(), **kept)
 
 
 def drawn(slots: jax.Array, step: Step) -> Scored:
-    """What is drawn from a step of one token a row."""
+    """Return the `Scored` of a step that draws one token a row."""
     return Scored(slots, step.positions + 1, jnp.full_like(slots, -1), step.real.astype(jnp.int32))
 
 

@@ -58,10 +58,13 @@ def with_backend(model: LoadedModel, group: int, name: str, layout: KVLayout | N
     return replace(model, backends=(*model.backends[:group], backend, *model.backends[group + 1 :]))
 
 
-def block_sizes(model: LoadedModel, group: int) -> BlockSizes | TpuBlocks | GpuBlocks:
-    """The group's backend's block sizes for the shapes that each of the model's devices has; they need not be here."""
+def block_sizes(model: LoadedModel, group: int) -> BlockSizes | TpuBlocks | GpuBlocks | None:
+    """The group's backend's block sizes for the shapes that each of the model's devices has; they need not be here.
+    None for native kernels, which choose theirs themselves."""
     kind, device = model.config.kv_groups[group].kv, model.mesh.devices.flat[0]
     backend, layout = model.backends[group]
+    if backend == "native":
+        return None
     if backend == "xla":
         return default_block_sizes(platform_of(model.mesh))
     if backend == "mosaic_gpu":

@@ -1,4 +1,4 @@
-"""What a model is made of, and what it takes of this machine, from its declaration alone."""
+"""Structure of a model, and its memory on this machine, from its declaration alone."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels.cpu.packed import values_shape
 from jaxinfer_kernels.layouts import platform_layout
 
+from jaxinfer.config import CacheConfig, EngineConfig
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
@@ -19,10 +21,13 @@ from jaxinfer.parallel.auto_mesh import Taken
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.made import MADE
+from jaxinfer.runner.cpu_memory import cpu_blocks, machine_memory
 from jaxinfer.runner.device_weights import device_bytes, placed_plan
-from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks
+from jaxinfer.runner.memory import fit_blocks, sequence_blocks
 from jaxinfer.runner.pipeline.spans import layer_spans
 from jaxinfer.runner.platform import platform_name, usable_memory
+from jaxinfer.runner.sizes import Device as Sized
+from jaxinfer.runner.sizes import plan_shapes
 
 _PLAIN = ("float32", "bfloat16")
 _MOST_BLOCKS = 2**31
@@ -63,8 +68,7 @@ def inspect_model(
     groups = _kv_groups(config, stages, platform_layout(platform), dtype, mesh.of_stage)
     counted = None
     if memory is None:
-        each = kv_token_bytes(config, dtype, platform, mesh)
-        blocks = cpu_blocks([token * block_size * mesh.of_stage.size for token in each])
+        blocks = _cpu_blocks(config, stages, dtype, platform, mesh, block_size)
     else:
         fits = [_fit(stage, dtype, platform, mesh.of_stage, memory, block_size) for stage in stages]
         blocks = _least_blocks(config, stages, fits)
@@ -92,7 +96,8 @@ def inspect_model(
 
 
 def taken_of_device(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> Taken:
-    """Of one device of a mesh, which need not be here. Raises ParameterError where the model cannot be split so."""
+    """Return the bytes on one device of a mesh, which need not be present: of the weights, and of keys and values of
+    one sequence as long as the context. Raises ParameterError if the model cannot be split so."""
     config = config.over(*mesh.parts)
     context, layout = config.max_position_embeddings, platform_layout(platform)
     groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
@@ -111,7 +116,8 @@ def kv_token_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh:
 def _weight_bytes(
     config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, layers: str | None
 ) -> dict[str, int]:
-    """Of each way to hold the weights that the model's sizes allow; a quantised checkpoint is held in its own alone."""
+    """Return the bytes of the weights for each way to hold them that the model's sizes allow; a quantised checkpoint is
+    held in its own alone."""
     if config.checkpoint_forms:
         return {config.checkpoint_forms: _bytes(config, dtype, platform, mesh, layers)}
     found = {name: _bytes(config, jnp.dtype(name), platform, mesh, layers) for name in _PLAIN}
@@ -124,7 +130,7 @@ def _weight_bytes(
 
 
 def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, layers: str | None = None) -> int:
-    """Of the stage that holds the most."""
+    """Return the bytes of weights on a device of the stage that holds the most."""
     stages = _stages(config, dtype, platform, mesh, layers)
     return max(_stage_bytes(stage, dtype, platform, mesh.of_stage) for stage in stages)
 
@@ -141,9 +147,9 @@ def _stage_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
 
 
 def count_parameters(model: LoadedModel) -> int:
-    """Numbers among the weights and the head; a tied head counts once."""
+    """Numbers among the weights and the head, also packed ones; a tied head counts once."""
     arrays = {id(array): array for array in (*model.weights, *model.head)}.values()
-    return sum(int(np.prod(array.shape, dtype=np.int64)) for array in arrays)
+    return sum(int(np.prod(values_shape(array), dtype=np.int64)) for array in arrays)
 
 
 def active_parameters(plan: ModelPlan) -> int:
@@ -182,7 +188,7 @@ def _kind(layer: LayerKind) -> str:
 def _kv_groups(
     config: DecoderConfig, stages: Sequence[DecoderConfig], layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig
 ) -> list[dict[str, Any]]:
-    """Of each group of the whole, what the stage with most of its layers keeps. mesh: of a stage."""
+    """Describe each KV group of the whole as the stage with most of its layers keeps it. mesh: of a stage."""
     found: list[dict[str, Any]] = []
     for whole in config.kv_groups:
         own = [one for stage in stages for one in stage.kv_groups if (one.window, one.kv) == (whole.window, whole.kv)]
@@ -206,7 +212,7 @@ def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshC
 
 
 class _Fit(NamedTuple):
-    """Of one stage: bytes of a block of each of its groups, and blocks; none where the weights do not fit."""
+    """Fit of one stage: bytes of a block of each of its groups, and blocks; none if the weights do not fit."""
 
     costs: list[int]
     blocks: list[int]
@@ -219,8 +225,26 @@ def _fit(stage: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig
     return _Fit(costs, fit_blocks(left, costs, [_MOST_BLOCKS] * len(costs)) if left > 0 else [])
 
 
+def _cpu_blocks(
+    config: DecoderConfig,
+    stages: Sequence[DecoderConfig],
+    dtype: jnp.dtype,
+    platform: str,
+    mesh: MeshConfig,
+    block_size: int,
+) -> list[int]:
+    """Return the blocks of each group that an engine with default flags has on this machine."""
+    devices = mesh.of_stage.size
+    costs = [token * block_size * devices for token in kv_token_bytes(config, dtype, platform, mesh)]
+    asked = EngineConfig(cache=CacheConfig(block_size=block_size))
+    shapes = plan_shapes(asked, config, Sized(platform, None), mesh.data, mesh.stages)
+    weights = sum(_stage_bytes(stage, dtype, platform, mesh.of_stage) * devices for stage in stages)
+    return cpu_blocks(costs, shapes, machine_memory(), weights).blocks
+
+
 def _least_blocks(config: DecoderConfig, stages: Sequence[DecoderConfig], fits: Sequence[_Fit]) -> list[int]:
-    """Of each group of the whole, those of the stage that has room for the fewest; none where one has no room."""
+    """Return, for each group of the whole, the blocks of the stage that has room for the fewest; none if a stage has no
+    room."""
     if not all(fit.blocks for fit in fits):
         return []
     found: dict[object, int] = {}
@@ -231,8 +255,8 @@ def _least_blocks(config: DecoderConfig, stages: Sequence[DecoderConfig], fits: 
 
 
 def _sequences(config: DecoderConfig, fit: _Fit, block_size: int, length: int) -> int:
-    """How many of so many tokens have all their blocks at once, where groups share the bytes of all but a block each,
-    which no sequence gets."""
+    """Count the sequences of `length` tokens that have all their blocks at once. Groups share the bytes of all but a
+    block each, which no sequence gets."""
     counts = sequence_blocks([group.window for group in config.kv_groups], length, block_size)
     each = sum(cost * count for cost, count in zip(fit.costs, counts, strict=True))
     return sum(cost * (count - 1) for cost, count in zip(fit.costs, fit.blocks, strict=False)) // each

@@ -15,7 +15,6 @@ from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
-from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import expert_moves
 from jaxinfer.runner.multi_step import Burst
@@ -25,7 +24,7 @@ from jaxinfer.runner.results import BurstStep, SampledStep, drop, memory_of
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.speculate import Accepted, Drafted
 from jaxinfer.runner.xla_options import Options
-from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
+from jaxinfer.runner.zeros import compiled_kv, compiled_slots
 
 _LONG_RUN = 0.2
 """Seconds."""
@@ -80,7 +79,7 @@ class JaxRunner:
         self.model = model
         self.programs = Programs(model, shapes, options, store)
         self._make_slots = compiled_slots(model, shapes)
-        self._make_kv = compiled_zeros(kv_arrays(model, shapes))
+        self._make_kv = compiled_kv(model, shapes)
         self._state, self._params, self._masks, self._tables = self._make_slots()
         self._load = ExpertLoad(model)
         self._moves = expert_moves(model, self._load, expert_placement_steps)
@@ -110,7 +109,7 @@ class JaxRunner:
 
     @property
     def making_seconds(self) -> MakingSeconds:
-        """What making its programs took."""
+        """Seconds that making its programs took: tracing, and all together."""
         return self.programs.seconds
 
     def warm_up(
@@ -234,7 +233,7 @@ class JaxRunner:
         return sampled
 
     def _run_all(self) -> None:
-        """Runs every program over padding alone."""
+        """Runs every program over padding; with few sizes, forward passes over a row, too."""
         packer = Packer(self.shapes)
         self.init_slots(packer.no_slots())
         forwarded = None
@@ -255,22 +254,36 @@ class JaxRunner:
                 if isinstance(step, PackedBurst):
                     self.burst(step).sampled.tokens.block_until_ready()
                 else:
-                    forwarded = self._timed(step)
+                    forwarded = self._warmed(step, packer)
+        if self.shapes.few_sizes:
+            self._load.reset()  # of the rows that were timed
 
     def _run_drafts(self, packer: Packer, size: int) -> None:
         step = packer.padding(StepKind.SPECULATE, size)
         assert isinstance(step, PackedBurst)
         self.verify(step, self.draft(step), np.zeros(0, np.int32)).sampled.tokens.block_until_ready()
 
-    def _timed(self, step: PackedForward) -> Forwarded:
-        """Runs a forward pass over padding, and notes how long it takes: by a second run, unless the first is so long
-        that what a program does once is little of it."""
-        for _ in range(2):
-            start = time.perf_counter()
-            forwarded = self.forward(step)
-            forwarded.hidden.block_until_ready()
-            seconds = self.step_seconds[step.kind, step.bucket] = time.perf_counter() - start
-            # Clocks differ: of several hosts each must run a program as often as the others.
-            if seconds > _LONG_RUN and jax.process_count() == 1:
-                break
+    def _warmed(self, step: PackedForward, packer: Packer) -> Forwarded:
+        """Runs a forward pass over padding, and notes how long one takes: a second, unless the first is so long that
+        what a program does once is little of it.
+
+        With few sizes padding costs nothing, and the second has a row. More rows would take longer in each program
+        alike, so that is left out, as the times are there to be compared (`FastForward`).
+        """
+        forwarded, seconds = self._timed(step)
+        if self.shapes.few_sizes:
+            row = packer.one_row(step.kind, step.bucket)
+            assert isinstance(row, PackedForward)
+            seconds = self._timed(row)[1]
+        # Clocks differ: of several hosts each must run a program as often as the others.
+        elif seconds <= _LONG_RUN or jax.process_count() > 1:
+            seconds = self._timed(step)[1]
+        self.step_seconds[step.kind, step.bucket] = seconds
         return forwarded
+
+    def _timed(self, step: PackedForward) -> tuple[Forwarded, float]:
+        """A forward pass, and its seconds."""
+        start = time.perf_counter()
+        forwarded = self.forward(step)
+        forwarded.hidden.block_until_ready()
+        return forwarded, time.perf_counter() - start

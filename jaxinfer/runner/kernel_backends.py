@@ -1,9 +1,10 @@
-"""Which backends of the kernels a device runs, and why it does not run the others."""
+"""Kernel backends that a device runs, and the reasons why it does not run the others."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxinfer_kernels import unavailable
 
@@ -11,14 +12,25 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.platform import platform_of
 
-CANDIDATES = {"cpu": ("xla",), "gpu": ("xla", "mosaic_gpu"), "tpu": ("xla", "mosaic_tpu")}
-"""What may be chosen on each platform."""
-BACKENDS = ("xla", "mosaic_tpu", "mosaic_gpu")
+RUNNING = {"cpu": ("xla", "native"), "gpu": ("xla", "mosaic_gpu"), "tpu": ("xla", "mosaic_tpu")}
+"""Backends that each platform may run."""
+BACKENDS = ("xla", "mosaic_tpu", "mosaic_gpu", "native")
 _HOPPER = "9.0"
+_NATIVE_TYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16))
+
+
+def candidates(mesh: Mesh, dtype: jnp.dtype) -> tuple[str, ...]:
+    """Return the backends to choose from for a model of this type: on a CPU the native kernels if they run, else
+    xla."""
+    platform = platform_of(mesh)
+    if platform != "cpu":
+        return RUNNING[platform]
+    return ("native",) if obstacle("native", mesh) is None and dtype in _NATIVE_TYPES else ("xla",)
 
 
 def interpreted(backend: str, mesh: Mesh) -> bool:
-    """Whether the devices of `mesh` run it in an interpreter: a CPU a TPU's kernel, where it is asked for."""
+    """Return whether the devices of `mesh` run a backend in an interpreter: a CPU does so with a TPU's kernel, if
+    asked."""
     return backend == "mosaic_tpu" and platform_of(mesh) == "cpu"
 
 
@@ -43,7 +55,7 @@ def _interpreted() -> Iterator[None]:
 
 
 def kernel_interpreter(model: LoadedModel) -> AbstractContextManager[None]:
-    """Where programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
+    """Return a context in which programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
     attention = (backend.name for backend in model.backends)
     names = (*attention, model.experts_backend, *dict(model.product_backends).values())
     wanted = any(interpreted(name, model.mesh) for name in names)
@@ -51,9 +63,11 @@ def kernel_interpreter(model: LoadedModel) -> AbstractContextManager[None]:
 
 
 def _of_device(backend: str, platform: str, mesh: Mesh) -> str | None:
-    if backend not in CANDIDATES[platform] and not interpreted(backend, mesh):
+    if backend not in RUNNING[platform] and not interpreted(backend, mesh):
         slow = ", and mosaic_tpu in an interpreter, for tests" if interpreted("mosaic_tpu", mesh) else ""
-        return f"{backend} does not run on {platform}: {' or '.join(CANDIDATES[platform])} does{slow}"
+        return f"{backend} does not run on {platform}: {' or '.join(RUNNING[platform])} does{slow}"
+    if backend == "native" and mesh.size > 1:
+        return f"native runs on one device, and this mesh has {mesh.size}"
     device: Any = mesh.devices.flat[0]
     if backend == "mosaic_gpu" and (found := str(getattr(device, "compute_capability", "none"))) != _HOPPER:
         return f"mosaic_gpu needs a Hopper GPU, compute capability {_HOPPER}; {device.device_kind} has {found}"

@@ -21,9 +21,9 @@ from jaxinfer.runner.attention_timing import trial_rows
 from jaxinfer.runner.group_attention import group_attention, with_backend
 
 MOST_TOKENS = 512
-"""Of the text that scales are measured on."""
+"""Most tokens of the text that scales are measured on."""
 ROOM = 1.25
-"""How much larger than all that was measured a key or value may be before it is cut off."""
+"""Factor by which a key or value may exceed the largest one measured before it is clipped."""
 _LARGEST = 127
 _BLOCK = 16
 MEASURED_TEXT = """\
@@ -50,7 +50,7 @@ So what is the integral of x² from 0 to 3? It is 9, because ∫ x² dx = x³/3.
 
 
 def needs_measuring(model: LoadedModel) -> bool:
-    """Whether keys and values are kept in int8 and the checkpoint has no scales for them."""
+    """Return whether keys and values are kept in int8 and the checkpoint has no scales for them."""
     return model.config.kv_scales is None and any(group.kv.codes == "int8" for group in model.config.kv_groups)
 
 
@@ -64,7 +64,8 @@ def with_measured_scales(model: LoadedModel, token_ids: Sequence[int]) -> Loaded
 
 
 def with_scales_of_stages(parts: Sequence[LoadedModel], token_ids: Sequence[int]) -> tuple[LoadedModel, ...]:
-    """The same of a model in parts, each with some of the layers on devices of its own."""
+    """Add measured scales to a model in parts, each with some of the layers on devices of its own. Raises as
+    `with_measured_scales`."""
     config, measured = parts[0].config, []
     known = [token_id for token_id in token_ids if token_id < config.vocab_size]
     given: Any = np.array(known[: min(MOST_TOKENS, config.max_position_embeddings)], np.int32)
@@ -114,7 +115,8 @@ def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> tuple[list[j
 
 
 def _turned(model: LoadedModel, group: int) -> set[int]:
-    """How many channels of a head rope turns in the layers of a KV group; 0 where it turns none."""
+    """Return the numbers of a head's channels that rope turns in the layers of a KV group; 0 for layers without
+    rope."""
     kinds = (model.config.layers[layer].attention for layer in model.config.kv_groups[group].layers)
     return {0 if kind.rope is None else kind.rope.turned(kind.head_dim) for kind in kinds}
 

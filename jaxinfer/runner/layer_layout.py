@@ -1,4 +1,4 @@
-"""Whether an engine's layers are unrolled, or run as a loop over matrices that are stacked."""
+"""Choice of an engine's layer layout: unrolled layers, or a loop over stacked matrices."""
 
 from typing import Literal
 
@@ -19,12 +19,15 @@ def layer_layout(asked: Literal["auto", "on", "off"], plan: ModelPlan, platform:
 
     What eight devices cost at dispatch is mostly one hold of each buffer of each device, and stacked layers have few
     (benchmarks/README.md, "Steps for several devices"). XLA for a TPU, and our kernels there, read a layer's matrices
-    where they lie in the stack; XLA for a GPU copies each (`scripts/check_programs.py` compiles both). Not so scales
+    where they lie in the stack, as native kernels do on a CPU, where a loop compiles in a tenth of the time; XLA for a
+    GPU copies each (`scripts/check_programs.py` compiles both). Not so scales
     that XLA lays out anew for a kernel: of a stack it would do that for all layers at once, in every step.
     """
     if asked != "auto":
         return "stacked" if asked == "on" else "unrolled"
     inner = any(mesh.shards(axis) > 1 for axis in _INNER_AXES)
+    if platform == "cpu":
+        return "unrolled" if inner else "stacked"
     if platform != "tpu" or mesh.size == 1 or inner or any(_laid_anew(one, mesh) for one in plan.weights):
         return "unrolled"
     return "stacked"

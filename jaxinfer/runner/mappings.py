@@ -8,11 +8,11 @@ from jaxinfer.errors import JaxinferError
 _MAPPINGS = Path("/proc/self/maps")
 _LIMIT = Path("/proc/sys/vm/max_map_count")
 _SHARE = 0.95
-"""Of what Linux allows: threads, buffers and the next program need some, too."""
+"""Largest share of the mappings that Linux allows: threads, buffers and the next program need some, too."""
 
 
 def mappings() -> int:
-    """How many this process holds; 0 where the system does not tell."""
+    """Count the memory mappings of this process; 0 if the system does not tell."""
     try:
         return _MAPPINGS.read_bytes().count(b"\n")
     except OSError:

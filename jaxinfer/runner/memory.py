@@ -1,4 +1,4 @@
-"""How many KV blocks fit beside weights, temporaries and slot state."""
+"""Number of KV blocks that fit beside weights, temporaries and slot state."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,10 +24,9 @@ from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.xla_options import Options, described
 
 _SHARE_BITS, _MOST_BITS = 7, 6
-"""Of the step of a number of blocks: it is a power of two, at most a 64th of the number, at most 64."""
+"""Exponents that bound the step of a number of blocks: it is a power of two, at most a 64th of the number, at most
+64."""
 _TRIAL_BLOCKS = 64
-_CPU_BLOCKS = 4096
-_CPU_BYTES = 2 << 30
 
 
 def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
@@ -72,29 +71,27 @@ def sequence_blocks(windows: Sequence[int | None], tokens: int, block_size: int)
     return [-(-count // block_size) for count in kept]
 
 
-def cpu_blocks(costs: Sequence[int]) -> list[int]:
-    """A fixed number, since the CPU's memory belongs to others too; fewer where blocks are large.
-
-    costs: bytes of a block of every group, on all devices together, which share the CPU's memory.
-    """
-    return fit_blocks(_CPU_BYTES, costs, [_CPU_BLOCKS] * len(costs))
-
-
 def with_blocks(shapes: EngineShapes, blocks: Sequence[int]) -> EngineShapes:
-    """The same shapes with so many blocks a group."""
+    """Return the shapes with a number of blocks for each group."""
     groups = tuple(KVGroup(group.window, count) for group, count in zip(shapes.groups, blocks, strict=True))
     return replace(shapes, groups=groups)
 
 
-def useful_blocks(shapes: EngineShapes) -> list[int]:
-    """Most blocks a group that running sequences can hold at once, and as many again for the prefix cache."""
+def row_blocks(shapes: EngineShapes) -> list[int]:
+    """Most blocks of each group that one running sequence can hold."""
     counts = []
     for group in shapes.groups:
         tokens = shapes.max_model_len
         if group.window is not None:
             # A block behind the window stays until the step after the one that left it behind was collected.
             tokens = min(tokens, group.window + 2 * shapes.max_num_batched_tokens)
-        counts.append(1 + 2 * shapes.max_num_seqs * (-(-tokens // shapes.block_size) + 1))
+        counts.append(-(-tokens // shapes.block_size) + 1)
+    return counts
+
+
+def useful_blocks(shapes: EngineShapes) -> list[int]:
+    """Most blocks a group that running sequences can hold at once, and as many again for the prefix cache."""
+    counts = [1 + 2 * shapes.max_num_seqs * blocks for blocks in row_blocks(shapes)]
     if any(group.window is None for group in shapes.groups):
         # Full groups keep as long a prefix cache as memory allows.
         counts = [2**31 if g.window is None else n for g, n in zip(shapes.groups, counts, strict=True)]
@@ -170,9 +167,7 @@ def device_blocks(
     """
     key = shapes_digest(model, shapes, described(options or {}))
     temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options, make))
-    # A tied head is one of the weights.
-    arrays = (*model.weights_with_draft, *model.head_with_draft)
-    weights = sum(map(_on_one_device, {id(array): array for array in arrays}.values()))
+    weights = weight_bytes(model)
     rows = model.config.table_shape[0] if model.config.ends else 0
     columns = rows // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
     state = state_bytes(shapes, columns, platform_of(model.mesh)) + feature_bytes(model, shapes)
@@ -197,6 +192,12 @@ def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
     value = measure()
     write_note(file, {"bytes": value})
     return value
+
+
+def weight_bytes(model: LoadedModel) -> int:
+    """Bytes of all weights on one device, with a draft model's. A tied head is one of the weights."""
+    arrays = (*model.weights_with_draft, *model.head_with_draft)
+    return sum(map(_on_one_device, {id(array): array for array in arrays}.values()))
 
 
 def _on_one_device(array: Any) -> int:

@@ -15,10 +15,10 @@ from jaxinfer.runner.state import SlotState, end_slots, stop_ids, unpack_newest
 
 
 class Burst(NamedTuple):
-    """What `multi_step` and `speculate` return: kv, tables and state are donated arguments, load is as in `Forward`.
+    """Results of `multi_step` and `speculate`: kv, tables and state are donated arguments, load is as in `Forward`.
 
-    tokens: int32 [rows, burst], of which a row's first `counts` [rows] mean something; the last of them is -1 where
-    logits were not finite. Of `speculate` counts are [rows, 4]: tokens, drafts, drafts that were kept, and 1 where they
+    tokens: int32 [rows, burst], of which a row's first `counts` [rows] are valid; the last of them is -1 if logits were
+    not finite. In results of `speculate` counts are [rows, 4]: tokens, drafts, drafts that were kept, and 1 if they
     come from a prediction; and logprobs are int32 [rows, burst, LOGPROBS.size].
     """
 

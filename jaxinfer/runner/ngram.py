@@ -19,8 +19,8 @@ class NgramDrafts(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """Where rows have their predictions, int32 [R]. size: the last places of a row, which hold the last tokens of its
-    prompt, up to `longest`, and what is predicted; 0 for none. prompt_len: tokens of its prompt."""
+    """Place of each row's prediction, int32 [R]. size: number of the row's last places, which hold the last tokens of
+    its prompt, up to `longest`, and the predicted ones; 0 for none. prompt_len: tokens of its prompt."""
 
     size: jax.Array
     prompt_len: jax.Array
@@ -58,8 +58,8 @@ def ngram_drafts(
 
 
 def _shared(history: jax.Array, length: jax.Array, first: jax.Array, longest: int) -> jax.Array:
-    """How many tokens up to each place equal the row's last ones, at most `longest`: int32 [R, L]. first: place at
-    which the prediction begins, [R], which shares nothing with what lies before it."""
+    """Count the tokens up to each place that equal the row's last ones, at most `longest`: int32 [R, L]. first: place
+    at which the prediction begins, [R]; it shares nothing with earlier places."""
     shared, going = jnp.zeros_like(history), jnp.ones_like(history, bool)
     place = jnp.arange(history.shape[1], dtype=jnp.int32)
     start = jnp.where(place > length[:, None], first[:, None], 0)

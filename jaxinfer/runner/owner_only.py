@@ -20,7 +20,7 @@ def make_folder(folder: Path) -> None:
 
 
 def read_file(file: Path) -> bytes:
-    """What a file holds. Raises OSError, also for one that is not this user's alone."""
+    """Read a file. Raises OSError, also for a file that does not belong to this user alone."""
     # A pipe that somebody put there would block.
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as stream:

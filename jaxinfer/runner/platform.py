@@ -1,4 +1,4 @@
-"""What depends on the platform: types, sizes, memory, and the compile cache."""
+"""Values that depend on the platform: types, sizes, memory, and the compile cache."""
 
 import logging
 import math
@@ -73,7 +73,7 @@ def usable_memory(share: float, mesh: Mesh | None = None) -> int | None:
 
 
 def usable_of(total: int, share: float, platform: str) -> int:
-    """The same of a device that need not be here and has `total` bytes."""
+    """Return the usable bytes of a device that need not be present and has `total` bytes."""
     return int(total * share * (_POOL_MARGIN if platform == "gpu" else 1))
 
 

@@ -1,4 +1,5 @@
-"""Which backend multiplies each quantised matrix: what the device can run, timed on matrices of that shape."""
+"""Choice of the backend for each quantised matrix: those that the device can run are timed on matrices of that
+shape."""
 
 import hashlib
 import time
@@ -18,17 +19,24 @@ from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.models.weight import Weight
-from jaxinfer.quantization.array import SCALE_TYPES, MatrixShape, QuantizedArray, part_type, powers_above
+from jaxinfer.quantization.array import (
+    SCALE_TYPES,
+    MatrixShape,
+    QuantizedArray,
+    as_held,
+    four_bits,
+    part_form,
+    powers_above,
+)
 from jaxinfer.quantization.product import quantized_product
 from jaxinfer.quantization.scheme import Part
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
-from jaxinfer.runner.kernel_backends import CANDIDATES, interpreted, obstacle
-from jaxinfer.runner.platform import platform_of
+from jaxinfer.runner.kernel_backends import candidates, interpreted, obstacle
 
 _RUNS = 5
 _TIMED_BYTES = 256 << 20
-"""Of the matrices that one call multiplies with: no cache of a device holds as much."""
+"""Bytes of the matrices that one call multiplies with: no cache of a device holds as much."""
 _MOST_MATRICES = 16
 _ERROR = {"float32": 1e-3}
 """Largest difference from xla's results, as a share of the largest; of other types, 2e-2."""
@@ -37,26 +45,27 @@ _ERROR = {"float32": 1e-3}
 def choose_products(
     model: LoadedModel, shapes: EngineShapes, asked: AttentionBackend, cache: Path | None
 ) -> LoadedModel:
-    """The model with a backend for each shape of its quantised matrices but experts', if it has any. asked: the
-    attention backend. cache: where choices are remembered.
+    """The model with a backend for each shape of its quantised matrices but experts', if it has any, and on a CPU for
+    all others. asked: the attention backend. cache: where choices are remembered.
 
     Where `xla` is asked for, it multiplies too, and so does an interpreted kernel where it takes the shape; otherwise
     the fastest does.
     """
-    matrices = matrix_shapes(model)
-    if not matrices or asked == "xla":
+    if asked == "xla":
         return model
     if interpreted(asked, model.mesh):
         return with_products(model, asked)
-    candidates = CANDIDATES[platform_of(model.mesh)]
-    if len(candidates) == 1:
+    able, matrices = candidates(model.mesh, model.dtype), matrix_shapes(model)
+    if able == ("native",):
+        return replace(with_products(model, "native"), plain_backend="native")
+    if not matrices or len(able) == 1:
         return model
     chosen = []
     for matrix in matrices:
         digest = hashlib.sha256(repr(matrix).encode()).hexdigest()
-        file = cache / f"product-{shapes_digest(model, shapes, digest, *candidates)}.json" if cache else None
+        file = cache / f"product-{shapes_digest(model, shapes, digest, *able)}.json" if cache else None
         measure = partial(_measured, model, shapes, matrix)
-        chosen.append((matrix, remembered_choice(f"product {_named(matrix)}", file, candidates, measure)))
+        chosen.append((matrix, remembered_choice(f"product {_named(matrix)}", file, able, measure)))
     return replace(model, product_backends=tuple(chosen))
 
 
@@ -139,28 +148,25 @@ def time_product(matrix: MatrixShape, backend: str, rows: int, dtype: jnp.dtype)
 
 def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
     shape, scheme = (matrix.rows, matrix.columns), matrix.scheme
-    codes = jax.random.randint(jax.random.key(seed), shape, -7, 8, jnp.int8).astype(
-        part_type(scheme, "codes", jax.default_backend())
-    )
+    form = partial(part_form, scheme, shape=shape, held=four_bits(jax.default_backend(), 1))
+    codes = as_held(jax.random.randint(jax.random.key(seed), shape, -7, 8, jnp.int8), form(part="codes").dtype)
     sides: dict[str, Any] = {
-        part: _random_side(part, scheme.shape(part, shape), part_type(scheme, part, ""), seed)
-        for part in scheme.parts
-        if part not in ("codes", "order")
+        part: _random_side(part, form(part=part), seed) for part in scheme.parts if part not in ("codes", "order")
     }
     order = jax.random.permutation(jax.random.key(seed), matrix.columns) if scheme.ordered else None
     return QuantizedArray(scheme, codes, **sides, order=order, backend=backend)
 
 
-def _random_side(part: Part, shape: tuple[int, ...], dtype: jnp.dtype, seed: int) -> jax.Array:
+def _random_side(part: Part, form: jax.ShapeDtypeStruct, seed: int) -> jax.Array:
     """Random scales, zeros or factors of a type: a kernel that takes a neighbour's, or none, gives other results.
 
     Powers of two, and whole numbers for zeros: every type holds them, and no order of the products rounds otherwise.
     """
     key = jax.random.key(seed + zlib.crc32(part.encode()))
     if part == "zeros":
-        return jax.random.randint(key, shape, -7, 8).astype(dtype)
-    powers = jnp.asarray([0.125, 0.25, 0.5, 1.0])[jax.random.randint(key, shape, 0, 4)]
-    return powers_above(powers) if dtype == SCALE_TYPES["e8m0"] else powers.astype(dtype)
+        return jax.random.randint(key, form.shape, -7, 8).astype(form.dtype)
+    powers = jnp.asarray([0.125, 0.25, 0.5, 1.0])[jax.random.randint(key, form.shape, 0, 4)]
+    return powers_above(powers) if form.dtype == SCALE_TYPES["e8m0"] else powers.astype(form.dtype)
 
 
 def _rows(matrix: MatrixShape, count: int, dtype: jnp.dtype) -> jax.Array:

@@ -25,7 +25,7 @@ FOLLOWED = (
     "config.py", "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "constraint.py",
     "structural_tag.py", "speculation.py", "errors.py", "folder_files.py", "version.py",
 )  # fmt: skip
-"""What of this package programs follow from: all that `program_table` imports is among it."""
+"""Parts of this package that determine programs: all that `program_table` imports is among them."""
 _COMPILERS = (
     "jax", "jaxlib", "flax", "libtpu",
     "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
@@ -53,6 +53,7 @@ def _model_key(model: LoadedModel) -> str:
         model.experts_backend,
         model.dispatch_form,
         model.product_backends,
+        model.plain_backend,
         model.layout,
         model.mesh.shape,
         model.rules,
@@ -66,7 +67,7 @@ def _matters(setting: str) -> bool:
 
 
 def compiler_versions() -> list[str]:
-    """Of JAX and what it compiles with; empty where it is not installed."""
+    """Return the versions of JAX and of what it compiles with; empty for packages that are not installed."""
     return [_version(name) for name in _COMPILERS]
 
 
@@ -79,7 +80,7 @@ def _version(name: str) -> str:
 
 @cache
 def source_digest() -> str:
-    """Of every line that says what a program is."""
+    """Return the digest of every source line that determines a program."""
     own, kernels = Path(__file__).parents[1], Path(jaxinfer_kernels.__file__).parent
     places = [(own, own / name) for name in FOLLOWED] + [(kernels, kernels)]
     files = [(file.relative_to(root), file.read_bytes()) for root, place in places for file in _sources(place)]
@@ -91,5 +92,5 @@ def _sources(place: Path) -> list[Path]:
 
 
 def _digest(*parts: str) -> str:
-    """Of all parts, and of where each ends."""
+    """Return the digest of all parts, and of where each ends, in 20 hexadecimal digits."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]

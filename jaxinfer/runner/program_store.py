@@ -28,7 +28,7 @@ from jaxinfer.runner.xla_options import Options
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 8 * 2**30
-"""Of all sets of programs; one is of some 10 to 200 MB. Those that were used least recently go first."""
+"""Most bytes of all sets of programs; one takes some 10 to 200 MB. The least recently used are removed first."""
 _LIVE_SECONDS = 24 * 3600.0
 """A set that a start used since stays whatever its size: its engine may still run, and start again."""
 _SIGNATURE_BYTES = hashlib.sha256().digest_size

@@ -153,7 +153,7 @@ class ProgramTable:
 
     @property
     def _remembering(self) -> Any:
-        """What of the state of slots has their history."""
+        """Shapes of the part of the slots' state that contains their history."""
         return self._slots().state
 
     def _history(self, tokens: int) -> Program:
@@ -260,7 +260,7 @@ class ProgramTable:
 
     @cached_property
     def scored_rows(self) -> Any:
-        """What every forward hands to every sample: the smallest one tells."""
+        """Shapes of the arrays that every forward hands to every sample, by the smallest forward."""
         smallest = self._forward_program("decode", self._smallest_decode)
         forward = jax.eval_shape(smallest.function, *smallest.arguments)
         return jax.tree.map(lambda x: _at(x, self._by_rows), (forward.hidden, forward.scored))

@@ -1,4 +1,4 @@
-"""What a step's arrays on the device tell the host."""
+"""Results of a step, read by the host from arrays on the device."""
 
 import contextlib
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ class BurstStep(NamedTuple):
 
 
 def is_here(array: jax.Array) -> bool:
-    """Whether a device of this process has some of it."""
+    """Return whether a device of this process has some of the array."""
     return array.is_fully_addressable or bool(array.addressable_shards)
 
 

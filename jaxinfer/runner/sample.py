@@ -1,5 +1,6 @@
 """`sample`: head, sampler and the update of slot state, over the first S scored positions."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,15 +10,19 @@ from jaxinfer.engine.step.layouts import LOGPROBS
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Scored
+from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.sampler.adjust import count_drawn
-from jaxinfer.runner.sampler.logprobs import Logprobs
+from jaxinfer.runner.sampler.by_rows import sample_by_rows
+from jaxinfer.runner.sampler.logprobs import Logprobs, no_logprobs
 from jaxinfer.runner.state import Newest, SlotParams, SlotState, set_history, unpack_newest, unpack_params
 from jaxinfer.runner.vocabulary_shards import WHOLE, columns, over_vocabulary
 
+_PART = 8
+
 
 class SampledArrays(NamedTuple):
-    """What `sample` gives to the host: tokens as in `Sampled`, logprobs int32 [S, LOGPROBS.size]."""
+    """Results of `sample` for the host: tokens as in `Sampled`, logprobs int32 [S, LOGPROBS.size]."""
 
     tokens: jax.Array
     logprobs: jax.Array
@@ -51,9 +56,13 @@ def draw(
 ) -> tuple[SlotState, Sampled]:
     """Draws for all of the scored positions, whose hidden states are [S, d]. masks: None: no row is constrained."""
     slots = scored.slots
-    own, targets = unpack_params(params[slots]), scored.targets
-    logits, places = model.logits(head, hidden), slots * shapes.slot_masks
-    sampled = sampled_tokens(model, logits, state.counts, slots, own, scored.positions, targets, masks, places=places)
+
+    def sampled_of(hidden: jax.Array, scored: Scored) -> Sampled:
+        own, places = unpack_params(params[scored.slots]), scored.slots * shapes.slot_masks
+        logits, asked = model.logits(head, hidden), (scored.positions, scored.targets)
+        return sampled_tokens(model, logits, state.counts, scored.slots, own, *asked, masks, places=places)
+
+    sampled = (_in_parts if is_by_rows(model) else _at_once)(sampled_of, hidden, scored, shapes.scratch_slot)
     tokens, draws = jnp.maximum(sampled.tokens, 0), scored.draws > 0
     # Positions that draw nothing write to the scratch slot.
     drawn = jnp.where(draws, slots, shapes.scratch_slot)
@@ -65,6 +74,41 @@ def draw(
     if state.history is not None:
         state = set_history(state, drawn, scored.positions, tokens)
     return state, sampled
+
+
+def is_by_rows(model: LoadedModel) -> bool:
+    """Return whether rows are drawn one after another: on one device, a CPU."""
+    return model.mesh.size == 1 and platform_of(model.mesh) == "cpu"
+
+
+SampledOf = Callable[[jax.Array, Scored], Sampled]
+"""sampled_of(hidden [S, d], scored of S positions)."""
+
+
+def _at_once(sampled_of: SampledOf, hidden: jax.Array, scored: Scored, scratch: int) -> Sampled:
+    return sampled_of(hidden, scored)
+
+
+def _in_parts(sampled_of: SampledOf, hidden: jax.Array, scored: Scored, scratch: int) -> Sampled:
+    """A few positions after another, up to the last that is used. One program then costs what is used of it,
+    whatever it has room for. A part has as many rows as native products read a matrix for at no cost."""
+    used = scored.slots != scratch
+    total, spare = len(used), -len(used) % _PART
+    last = jnp.max(jnp.where(used, jnp.arange(1, total + 1), 0))
+    hidden = jnp.pad(jnp.where(used[:, None], hidden, 0), ((0, spare), (0, 0)))
+    every = (hidden, scored.padded(spare, scratch))
+
+    def step(part: jax.Array, drawn: Sampled) -> Sampled:
+        some = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, part * _PART, _PART), every)
+        return jax.tree.map(
+            lambda whole, own: jax.lax.dynamic_update_slice_in_dim(whole, own, part * _PART, 0),
+            drawn,
+            sampled_of(*some),
+        )
+
+    none = Sampled(jnp.zeros(total + spare, jnp.int32), no_logprobs(total + spare))
+    drawn = jax.lax.fori_loop(0, -(-last // _PART), step, none)
+    return jax.tree.map(lambda x: x[:total], drawn)
 
 
 def sampled_tokens(
@@ -80,8 +124,10 @@ def sampled_tokens(
     places: jax.Array | None = None,
 ) -> Sampled:
     """`sample_tokens` over the model's mesh. targets: None: every position draws."""
-    split = columns(model)
     targets = jnp.full_like(slots, -1) if targets is None else targets
+    if is_by_rows(model) and counts is not None:
+        return sample_by_rows(logits, counts, slots, own, positions, targets, masks, before, places)
+    split = columns(model)
     over = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 7), WHOLE)
     return over(logits, counts, slots, own, positions, targets, masks, before, places)
 

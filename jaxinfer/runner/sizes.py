@@ -15,25 +15,27 @@ from jaxinfer.speculation import read_speculation
 log = logging.getLogger(__name__)
 
 MOST_SLOTS = 256
-"""Where no number was asked for."""
+"""Most slots if no number was asked for."""
 _PROMPT_SCORED = 64
 """Positions of prompts that a step scores beside a row of every slot."""
 _LARGE_DEVICE = 60 * 2**30
-"""What a device of "64 GiB or more" has at least, once its driver has taken its part."""
+"""Least bytes of a device of "64 GiB or more", once its driver has taken its part."""
 _STATE_SHARE = 1 / 32
-"""Of a device's memory, for the state of all slots."""
+"""Share of a device's memory for the state of all slots."""
 
 
 class Device(NamedTuple):
-    """platform: `cpu`, `gpu`, `tpu`. memory: all of its bytes; None where it does not tell."""
+    """platform: `cpu`, `gpu`, `tpu`. memory: all of its bytes; None where it does not tell. native: whether native
+    kernels compute a model on it."""
 
     platform: str
     memory: int | None
+    native: bool = False
 
 
-def this_device() -> Device:
-    """Those of this process are alike."""
-    return Device(platform_name(), device_memory())
+def this_device(native: bool = False) -> Device:
+    """Describe the devices of this process, which are alike."""
+    return Device(platform_name(), device_memory(), native)
 
 
 def plan_shapes(
@@ -62,6 +64,7 @@ def plan_shapes(
         drafting=drafting,
         shards=shards,
         stages=stages,
+        few_sizes=device.native,
     )
 
 
@@ -103,19 +106,20 @@ def context_of(config: EngineConfig, decoder: DecoderConfig) -> int:
 
 
 def fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
-    """The same with no longer a context than all blocks hold together, which could never be used. Raises ParameterError
-    where it was asked for, and where blocks hold no request at all."""
+    """Shorten the context to what all blocks hold together: more could never be used. Raises ParameterError if a longer
+    one was asked for, and if the blocks hold no request at all."""
     full = [group.num_blocks - 1 for group in shapes.groups if group.window is None]
     room = min(full, default=shapes.blocks_per_row) * shapes.block_size
     if room >= shapes.max_model_len:
         return shapes
     if room < 2:
         raise ParameterError("num_blocks", f"the KV blocks hold {room} tokens; a prompt and its output need 2 at least")
+    length, remedy = shapes.max_model_len, f"--num-blocks {(1 + shapes.blocks_per_row) * shapes.shards} would"
     if config.load.max_model_len is not None:
-        raise ParameterError(
-            "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV blocks, which hold {room}"
-        )
-    log.warning("max_model_len is %d instead of %d: the KV blocks hold no more", room, shapes.max_model_len)
+        message = f"{length} tokens do not fit into the KV blocks, which hold {room}; where memory allows, {remedy}"
+        raise ParameterError("max_model_len", message)
+    message = "max_model_len is %d instead of %d: the KV blocks hold no more; where memory allows, %s"
+    log.warning(message, room, length, remedy)
     return replace(shapes, max_model_len=room)
 
 

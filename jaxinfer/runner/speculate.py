@@ -54,17 +54,17 @@ class Drafted(NamedTuple):
 
     @property
     def tokens(self) -> jax.Array:
-        """What is computed of each row: its newest token and its drafts, [R, K + 1]."""
+        """Tokens of each row to be computed: its newest token and its drafts, [R, K + 1]."""
         return jnp.concatenate([self.last[:, None], self.drafts], axis=1)
 
     @property
     def counts(self) -> jax.Array:
-        """How many of `tokens` are computed, [R]."""
+        """Number of each row's `tokens` that are computed, [R]."""
         return jnp.where(self.open, 1 + self.count, 0)
 
 
 class Verified(NamedTuple):
-    """What `verify` returns: kv is its donated argument, load as in `Forward`, hidden [R (K + 1), d], normed."""
+    """Results of `verify`: kv is its donated argument, load as in `Forward`, hidden [R (K + 1), d], normed."""
 
     kv: Arrays
     load: jax.Array | None
@@ -72,7 +72,7 @@ class Verified(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """What `accept` returns: state is its donated argument, the others are as in `Burst`."""
+    """Results of `accept`: state is its donated argument, the others are as in `Burst`."""
 
     state: SlotState
     tokens: jax.Array
@@ -171,7 +171,7 @@ class SpeculateProgram(BurstProgram):
         packed: jax.Array,
         legal: jax.Array | None = None,
     ) -> "Accepted":
-        """What each position draws, and what rows gain by it. state is donated. masks: None: no row is constrained.
+        """Draw at each position, and return what rows gain by it. state is donated. masks: None: no row is constrained.
         legal: int32 [R], drafts that may be kept; None: all."""
         slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
         tokens, logprobs = self._sample(head, state, params, masks, hidden, slots, given)
@@ -198,7 +198,7 @@ class SpeculateProgram(BurstProgram):
         slots: jax.Array,
         drafted: Drafted,
     ) -> tuple[jax.Array, jax.Array]:
-        """What each position of each row draws, int32 [R, K + 1], and packed log-probabilities, [R, K + 1, ...].
+        """Draw at each position of each row: tokens, int32 [R, K + 1], and packed log-probabilities, [R, K + 1, ...].
         hidden: [R (K + 1), d]."""
         rows, width = drafted.tokens.shape
         within = jnp.arange(width, dtype=jnp.int32)
@@ -262,7 +262,7 @@ class SpeculateProgram(BurstProgram):
 
 
 def kept(drafts: jax.Array, count: jax.Array, tokens: jax.Array) -> jax.Array:
-    """How many drafts of each row equal what their positions draw, int32 [R]. drafts: [R, K], of which a row uses the
-    first `count`. tokens: [R, K + 1]."""
+    """Count each row's leading drafts that equal what their positions draw, int32 [R]. drafts: [R, K], of which a row
+    uses the first `count`. tokens: [R, K + 1]."""
     used = jnp.arange(drafts.shape[1]) < count[:, None]
     return jnp.sum(jnp.cumprod((drafts == tokens[:, :-1]) & used, axis=1), axis=1, dtype=jnp.int32)

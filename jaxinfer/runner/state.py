@@ -13,12 +13,12 @@ from jaxinfer.sampling import columns
 
 
 class SlotState(NamedTuple):
-    """What every drawn token changes. Row `scratch_slot` is written by padding and read by nobody.
+    """State of slots that every drawn token changes. Row `scratch_slot` is written by padding and read by nobody.
 
     newest: int32 [slots, NEWEST.size], a `Newest` each.
     counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
-    history: int32 [slots, max_model_len], the tokens of each slot, where drafts are made from them, and its prediction
-    in the last places.
+    history: int32 [slots, max_model_len], the tokens of each slot, if drafts are made from them, and its prediction in
+    the last places.
     """
 
     newest: jax.Array
@@ -56,7 +56,7 @@ def set_history(state: SlotState, slots: jax.Array, positions: jax.Array, tokens
 
 
 class SlotParams(NamedTuple):
-    """What the sequences of S slots asked for: [S], int32 where nothing else is said.
+    """Parameters that the sequences of S slots asked for: [S], int32 unless stated otherwise.
 
     columns: sampling parameters by name (`jaxinfer.sampling.columns`), int32 or float32.
     seed: uint32 [S, 2], high word first. stop_ids: int32 [S, MAX_STOP_TOKEN_IDS], -1 where unused.
@@ -90,7 +90,7 @@ def unpack_params(rows: jax.Array) -> SlotParams:
 
 
 def stop_ids(params: jax.Array, slots: jax.Array) -> jax.Array:
-    """Those of some slots, int32 [S] -> [S, MAX_STOP_TOKEN_IDS]. params: packed, of all slots."""
+    """Return the stop ids of some slots, int32 [S] -> [S, MAX_STOP_TOKEN_IDS]. params: packed, of all slots."""
     return SLOT_PARAMS.views(params)["stop_ids"][slots]
 
 

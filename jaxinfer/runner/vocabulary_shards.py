@@ -15,7 +15,7 @@ from jaxinfer.runner.sampler.vocabulary import Vocabulary
 from jaxinfer.runner.state import Slots
 
 WHOLE = PartitionSpec()
-"""Of an argument or result that every device has all of."""
+"""Spec of an argument or result that is replicated over devices."""
 
 
 def vocabulary_axes(model: LoadedModel) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def vocabulary_axes(model: LoadedModel) -> tuple[str, ...]:
 
 
 def columns(model: LoadedModel) -> PartitionSpec:
-    """Of an array [n, vocabulary]."""
+    """Return the spec of an array [n, vocabulary]."""
     return PartitionSpec(None, vocabulary_axes(model))
 
 
@@ -41,7 +41,7 @@ def over_vocabulary(
 
 
 def slot_shardings(model: LoadedModel, slots: Slots) -> Any:
-    """Where each array of `zero_slots` lies: slots on their shard, and the counts by columns too."""
+    """Return the sharding of each array of `zero_slots`: slots on their shard, and the counts by columns too."""
     own = rows(model.mesh)
     placed = jax.tree.map(lambda _: NamedSharding(model.mesh, own), slots)
     by_slot = own[0] if own else None

@@ -17,8 +17,9 @@ Options = Mapping[str, str | bool]
 """Values by name, as `compiler_options` of JAX takes them."""
 
 ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-"""Where a user sets the same options for the whole process."""
+"""Environment variables in which a user sets the same options for the whole process."""
 _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 log = logging.getLogger(__name__)
 
@@ -63,21 +64,23 @@ PLATFORM_OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "cpu": (),
 }
-"""What the engine sets by itself. All else is XLA's default: README.md beside this file tells what was looked at."""
+"""Options that the engine sets by itself. All else is XLA's default: README.md beside this file lists what was
+tried."""
 
 CUDA_GRAPHS: dict[str, tuple[Option, ...]] = {
     "auto": (),
     "on": _GRAPHS,
     "off": (Option("xla_gpu_enable_command_buffer", "", "every kernel is launched by itself, as profilers want it"),),
 }
-"""What `cuda_graphs` sets beyond PLATFORM_OPTIONS, which have graphs, too: `on` comes before the environment."""
+"""Options of `cuda_graphs` beyond PLATFORM_OPTIONS, which have graphs, too: `on` takes precedence over the
+environment."""
 
 
 def compiler_options(platform: str, config: RunnerConfig) -> Options:
-    """What programs are compiled with on `platform` (`cpu`, `gpu`, `tpu`).
+    """Return the options that programs are compiled with on `platform` (`cpu`, `gpu`, `tpu`).
 
-    Of what the engine sets by itself, names that the environment sets stay as they are there; `cuda_graphs` and then
-    `xla_flags` come before both. Raises ParameterError where the platform has no CUDA graphs to turn on.
+    The environment takes precedence over what the engine sets by itself; `cuda_graphs` and then `xla_flags` take
+    precedence over both. Raises ParameterError if `cuda_graphs` is on and the platform has no CUDA graphs.
     """
     if config.cuda_graphs == "on" and platform != "gpu":
         raise ParameterError("cuda_graphs", f"on needs an NVIDIA GPU; this engine runs on {platform}")
@@ -88,7 +91,7 @@ def compiler_options(platform: str, config: RunnerConfig) -> Options:
 
 
 def described(options: Options) -> str:
-    """For the log, and as part of a key: options in the order of their names."""
+    """Format options in the order of their names, for the log and as part of a key."""
     return " ".join(f"{name}={options[name]}" for name in sorted(options)) or "XLA's defaults"
 
 
@@ -108,10 +111,17 @@ def prepare(config: EngineConfig) -> None:
     To be called before jax is imported, and without effect once a device was used.
     """
     reserve_memory(config.cache.gpu_memory_utilization)
-    said = {name: os.environ[name] for name in (*ENVIRONMENT, _MEMORY) if os.environ.get(name)}
+    quiet_log()
+    said = {name: os.environ[name] for name in (*ENVIRONMENT, _MEMORY, _LOG_LEVEL) if os.environ.get(name)}
     log.info("environment of JAX: %s", " ".join(f"{name}={value!r}" for name, value in said.items()))
 
 
 def reserve_memory(share: float) -> None:
     """Lets JAX's pool on a GPU take `share` of the card; TPUs and CPUs have none. A share set by the user stays."""
     os.environ.setdefault(_MEMORY, f"{share:.4f}")
+
+
+def quiet_log() -> None:
+    """Keeps lines of XLA's own log from standard error, but for fatal ones. XLA writes an alarm about each program that
+    compiles for two minutes, and as an error; its real errors are exceptions. A level set by the user stays."""
+    os.environ.setdefault(_LOG_LEVEL, "3")

@@ -45,7 +45,7 @@ class BodyBudget:
 
 
 class BodyShare:
-    """What one body has of the budget. refused: it was taken away."""
+    """A body's share of the budget. refused: it was taken away."""
 
     def __init__(self, budget: BodyBudget, key: str):
         self.refused = False

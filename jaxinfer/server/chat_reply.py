@@ -67,7 +67,8 @@ class ChatReply(Reply):
         return [ChunkChoice(index, Delta(role="assistant", content=self._echoed)) for index in range(self._n)]
 
     def choices(self, step: Step) -> list[ChunkChoice]:
-        return [choice for delta in step.deltas if (choice := self._choice(delta)) is not None]
+        found = [choice for delta in step.deltas if (choice := self._choice(delta)) is not None]
+        return [part for choice in found for part in _with_end_apart(choice)]
 
     def chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> Any:
         event = super().chunk(choices, usage)
@@ -129,7 +130,7 @@ class _Answer:
         self.reasoning = reasoning
 
     def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCall]:
-        """What a delta adds that can be shown; calls get their ids."""
+        """Return the parts that a delta adds and that can be shown; calls get their ids."""
         parts = self._parser.push(delta.text)
         if self.reasoning is not None:
             self.reasoning.push(delta.token_ids)
@@ -158,6 +159,16 @@ class _Answer:
         function = FunctionCall(name=name, arguments=arguments)
         call_id = f"call_{uuid.uuid4().hex[:24]}"
         return ToolCall(id=call_id, function=function, type="function", index=self._calls - 1)
+
+
+def _with_end_apart(choice: ChunkChoice) -> list[ChunkChoice]:
+    """Return the choice, or two if a call and the end come together: openai's client takes a call for done when another
+    chunk follows it."""
+    if choice.finish_reason is None or not choice.delta.tool_calls:
+        return [choice]
+    end = ChunkChoice(choice.index, Delta(), None, choice.finish_reason, choice.stop_reason)
+    choice.finish_reason, choice.stop_reason = None, UNSET
+    return [choice, end]
 
 
 def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:

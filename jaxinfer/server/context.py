@@ -1,4 +1,4 @@
-"""What a request of HTTP keeps while it is handled: who sent it, its id, its fields without effect."""
+"""Values that an HTTP request keeps while it is handled: its key, its id, its fields without effect."""
 
 import uuid
 from collections.abc import Sequence
@@ -7,23 +7,25 @@ from aiohttp import web
 
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.context import Caller, Context
+from jaxinfer.serving.deadline import client_timeout
 from jaxinfer.serving.requests.endpoint import checked_id, has_no_effect, is_allowed_id
 
 CONTEXT = web.AppKey("context", Context)
 API_KEY = web.RequestKey("api_key", str)
-"""Where a request keeps the key by which it came in; `` where none is asked for."""
+"""Key by which a request came in; `` if none is asked for."""
 
 REQUEST_ID = web.RequestKey("request_id", str)
-"""Where a request keeps its id for the response's header."""
+"""Id of a request, for the response's header."""
 
 IGNORED_FIELDS = web.RequestKey("ignored_fields", list)
-"""Where a request keeps the names of its fields without effect, for the response's header."""
+"""Names of a request's fields without effect, for the response's header."""
 
 
 def caller_of(request: web.Request) -> Caller:
     """Who sent a request, for the engine requests that are made of it."""
     key, name = request.get(API_KEY, ""), request.get(REQUEST_ID)
-    return Caller(key, name, request.headers, lambda field, reason: _report_ignored(request, field, reason))
+    timeout = client_timeout(request.headers)
+    return Caller(key, name, request.headers, lambda field, reason: _report_ignored(request, field, reason), timeout)
 
 
 def _report_ignored(request: web.Request, name: str, reason: str) -> None:
@@ -53,6 +55,6 @@ def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
 
 
 def told_id(request: web.Request) -> str | None:
-    """What the response's X-Request-Id says: the reply's id, or what the request brought where there is no reply."""
+    """Return the id for the response's X-Request-Id: the reply's, or that of the request if there is no reply."""
     given = request.headers.get("X-Request-Id", "")
     return request.get(REQUEST_ID) or (given if is_allowed_id(given) else None)

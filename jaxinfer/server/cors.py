@@ -7,7 +7,7 @@ from jaxinfer.server.errors import Handler
 from jaxinfer.serving.config import ServerConfig
 
 MAX_AGE_SECONDS = 600
-"""How long a browser may remember what was allowed."""
+"""Seconds that a browser may cache a preflight's answer."""
 
 
 def make_cors_middleware(options: ServerConfig) -> Middleware:

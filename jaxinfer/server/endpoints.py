@@ -87,4 +87,4 @@ _REPLIES: dict[str, tuple[str, Callable[..., Reply]]] = {
     CHAT.name: ("chatcmpl", _chat_reply),
     FIM.name: ("fim", _fim_reply),
 }
-"""By endpoint, how the ids of its replies begin, and what makes them."""
+"""Prefix of a reply's ids and the reply's factory, by endpoint."""

@@ -8,7 +8,7 @@ from aiohttp import web
 from jaxinfer.serving.errors import ErrorKind, RequestError, as_request_error, cut
 
 SERVER = "jaxinfer"
-"""What the header Server says: no version of anything."""
+"""The header Server, without a version of anything."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -56,13 +56,15 @@ def error_response(error: Exception) -> web.Response:
     """The response to a request that failed with `error`."""
     told = as_http_error(error)
     headers = {"Server": SERVER}
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        headers["Allow"] = ", ".join(sorted(error.allowed_methods))
     if told.retry_after is not None:
         headers["Retry-After"] = str(told.retry_after)
     return web.Response(status=status_of(told), body=error_body(told), content_type="application/json", headers=headers)
 
 
 def as_http_error(error: Exception) -> RequestError:
-    """What a client is told of `error`, aiohttp's own errors included."""
+    """Convert `error`, aiohttp's own errors included, to one for the client."""
     if not isinstance(error, web.HTTPException):
         return as_request_error(error)
     if isinstance(error, web.HTTPRequestEntityTooLarge):

@@ -27,10 +27,13 @@ def make_host_middleware(options: ServerConfig) -> Middleware:
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header in lower case, without port, brackets and final dot."""
+    """Return the name in a Host header, or an address by itself, in lower case, without port, brackets and final
+    dot."""
     name = host.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
+    if name.count(":") > 1:  # an IPv6 address, which has no port without brackets
+        return name
     return name.partition(":")[0].removesuffix(".")
 
 

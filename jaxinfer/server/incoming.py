@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from aiohttp import ClientPayloadError, StreamReader, web
+from aiohttp import ClientPayloadError, HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
@@ -39,7 +39,7 @@ class IncomingBody:
 
 
 INCOMING = web.RequestKey("incoming", IncomingBody)
-"""Where a request keeps its body until it is decoded."""
+"""Body of a request until it is decoded."""
 
 
 def make_admission_middleware(admission: Admission, options: ServerConfig, budget: BodyBudget) -> Middleware:
@@ -82,7 +82,8 @@ async def ask_later(request: web.Request) -> None:
 
 
 async def _ask_for_body(request: web.Request) -> None:
-    if "Expect" in request.headers and request.writer is not None:
+    # HTTP/1.0 has no interim answers: its clients would take one for the answer.
+    if "Expect" in request.headers and request.writer is not None and request.version >= HttpVersion11:
         with contextlib.suppress(ConnectionError):  # a client that has left: reading its body ends the request
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
@@ -135,7 +136,7 @@ def _stop_reading(request: web.Request) -> None:
 
 
 class _Pace:
-    """How long the next part of a body may take: `timeout` seconds, and less for a body that trickles."""
+    """Return for how long the next part of a body may take: `timeout` seconds, and less for a body that trickles."""
 
     def __init__(self, timeout: float):
         self._timeout = timeout

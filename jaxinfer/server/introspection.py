@@ -1,4 +1,4 @@
-"""What runs here, for gateways and operators: the tokenizer, the load, the settings that matter."""
+"""Information on the server for gateways and operators: the tokenizer, the load, the settings that matter."""
 
 import asyncio
 import hashlib
@@ -17,13 +17,13 @@ from jaxinfer.serving.load import scheduler_load
 from jaxinfer.version import __version__
 
 # By name, so that a later setting that holds an address or a secret is not among them.
-_SHOWN_SETTINGS = (
+SHOWN_SETTINGS = (
     "served_model_name", "api_workers", "unknown_fields", "tool_call_parser", "reasoning_parser", "max_body_bytes",
     "max_pending_body_bytes", "body_workers", "client_header_timeout", "client_body_timeout", "keepalive_timeout",
     "sse_keep_alive_interval", "default_deadline", "body_queue_timeout",
     "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries", "max_open_requests",
     "max_restarts", "drain_seconds", "heartbeat_seconds", "control_tokens_in_content",
-    "enable_force_include_usage", "return_tokens_as_token_ids",
+    "enable_force_include_usage", "return_tokens_as_token_ids", "share_cache_across_keys",
 )  # fmt: skip
 
 _PACKAGES = ("jax", "jaxlib", "flax", "tokenizers", "aiohttp", "grpcio", "numpy")
@@ -57,7 +57,7 @@ async def server_info(request: web.Request) -> web.Response:
 
 
 def _server_info(context: Context) -> dict[str, Any]:
-    settings = {name: getattr(context.options, name) for name in _SHOWN_SETTINGS}
+    settings = {name: getattr(context.options, name) for name in SHOWN_SETTINGS}
     return {
         "version": __version__,
         "model": context.model_name,

@@ -49,6 +49,8 @@ class KeepAlive:
         finally:
             task.cancel()
             await asyncio.wait([task])  # a comment is not cut in the middle by what follows it
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     async def _run(self) -> None:
         # A client that has gone is noticed by who writes the stream.

@@ -1,4 +1,4 @@
-"""What a server answers while its model is loaded: probes learn that it lives, everybody else to come back."""
+"""A server's answers while its model is loaded: probes learn that it lives, other clients to come back later."""
 
 import contextlib
 import socket

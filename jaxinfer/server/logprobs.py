@@ -15,7 +15,8 @@ FLOOR = -9999.0
 
 
 class LogprobForm:
-    """How a reply writes log-probabilities. by_id: tokens are called `token_id:5` instead of by their text."""
+    """Conversion of log-probabilities to a reply's form. by_id: tokens are called `token_id:5` instead of by their
+    text."""
 
     def __init__(self, tokenizer: Tokenizer, *, by_id: bool = False):
         self._tokenizer = tokenizer
@@ -39,7 +40,7 @@ class LogprobForm:
         return lists
 
     def echoed(self, first: int, entries: Sequence[TokenLogprobs | None], offsets: "TextOffsets") -> CompletionLogprobs:
-        """Those of a prompt that is echoed; its first token has none."""
+        """Return the log-probabilities of a prompt that is echoed; its first token has none."""
         begin = CompletionLogprobs([self._name(first)], [None], [None], [offsets.push(first)])
         return join_logprobs([begin, self.completion(entries[1:], offsets)])
 
@@ -66,7 +67,7 @@ class LogprobForm:
 
 
 class TextOffsets:
-    """Where each token of a choice begins in its text, in characters; half a character counts with its end.
+    """Offsets of a choice's tokens in its text, in characters; half a character counts with its end.
 
     before: tokens that stand before the first one. length: characters of the text so far.
     """

@@ -34,7 +34,7 @@ class Reply(ABC):
 
     @abstractmethod
     def choices(self, step: Step) -> list[Any]:
-        """What a step adds, without the choices to which it adds nothing that shows."""
+        """Return the choices of a step, without those to which it adds nothing visible."""
 
     def chunk(self, choices: list[Any], usage: Usage | UnsetType | None) -> Any:
         """An event of a stream. As in vLLM, those that end a choice or the stream have the fingerprint."""

@@ -80,7 +80,8 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
-    """What is called. arguments: a JSON object as text. In a stream it comes in pieces, the name with the first."""
+    """A function and its arguments. arguments: a JSON object as text. In a stream it comes in pieces, the name with the
+    first."""
 
     name: str | UnsetType = UNSET
     arguments: str
@@ -138,7 +139,7 @@ class ChatCompletion(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What a chunk adds to a message."""
+    """Fields that a chunk adds to a message."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -148,7 +149,7 @@ class Delta(msgspec.Struct):
 
 
 class ChunkChoice(msgspec.Struct):
-    """What a chunk adds to an answer."""
+    """A chunk's part of one choice."""
 
     index: int
     delta: Delta

@@ -33,7 +33,7 @@ _LAST_WORDS_SECONDS = 2.0
 
 
 class Beside(Protocol):
-    """What serves the same engine beside HTTP."""
+    """A server of the same engine that runs alongside HTTP."""
 
     async def start(self, context: Context) -> None:
         """Serves until `stop`. Raises ParameterError where it cannot."""
@@ -158,7 +158,7 @@ async def serve(
 
 
 def url_of(bound: socket.socket) -> str:
-    """Where a client finds the server."""
+    """Return the URL at which a client finds the server."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

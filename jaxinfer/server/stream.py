@@ -26,15 +26,20 @@ _HEADERS = {
 
 
 class EventStream:
-    """A response of server-sent events, each of them JSON. keep_alive: seconds of silence until a comment; 0: none."""
+    """A response of server-sent events, each of them JSON.
 
-    def __init__(self, keep_alive: float) -> None:
+    Status and headers go out with the first event or comment: an error before is an HTTP error, with its own status.
+    keep_alive: seconds of silence until a comment; 0: none.
+    """
+
+    def __init__(self, request: web.Request, keep_alive: float) -> None:
         self.response = web.StreamResponse(headers=_HEADERS)
-        self._writer = KeepAlive(keep_alive, self.response.write)
+        self._request = request
+        self._writer = KeepAlive(keep_alive, self._write)
 
-    async def open(self, request: web.Request) -> None:
-        """Sends the status and the headers; from here on errors are events."""
-        await self.response.prepare(request)
+    async def _write(self, data: bytes) -> None:
+        await self.response.prepare(self._request)  # without effect from the second time on
+        await self.response.write(data)
 
     async def send(self, events: Iterable[msgspec.Struct]) -> None:
         """Sends events in one write; waits while the client is slow."""
@@ -43,17 +48,19 @@ class EventStream:
             await self._writer.send(data)
 
     def kept_alive(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Until the block ends, comments are sent where no event is."""
+        """Send comments until the block ends, whenever the stream is silent."""
         return self._writer.running()
 
     async def fail(self, error: Exception) -> None:
-        """Ends the stream with an error event; no `[DONE]` follows."""
+        """Ends the stream with an error event; no `[DONE]` follows. Raises the error if nothing was sent yet."""
+        if not self.response.prepared:
+            raise error
         await self.response.write(b"data: " + error_body(as_http_error(error)) + b"\n\n")
         await self.response.write_eof()
 
     async def done(self) -> None:
         """Ends a stream that is complete."""
-        await self.response.write(b"data: [DONE]\n\n")
+        await self._write(b"data: [DONE]\n\n")
         await self.response.write_eof()
 
 
@@ -61,10 +68,10 @@ async def send_reply(
     request: web.Request, body: GenerateBody, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
     """Submits a generation and answers, in a stream where the body asks for one."""
-    always_usage = request.app[CONTEXT].options.enable_force_include_usage
+    if body.stream:
+        always_usage = request.app[CONTEXT].options.enable_force_include_usage
+        return await _stream_reply(request, _options(body, always_usage), generation, reply)
     async with generation:
-        if body.stream:
-            return await _stream_reply(request, _options(body, always_usage), generation, reply)
         return await _whole_reply(generation, reply)
 
 
@@ -89,13 +96,12 @@ def _options(body: GenerateBody, always_usage: bool) -> StreamOptions:
 async def _stream_reply(
     request: web.Request, options: StreamOptions, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
-    """What fails after the first byte ends the stream with an error event."""
-    events = EventStream(request.app[CONTEXT].options.sse_keep_alive_interval)
+    """Stream the reply; an error after the first byte ends the stream with an error event."""
+    events = EventStream(request, request.app[CONTEXT].options.sse_keep_alive_interval)
     # A client that has gone is nobody to tell, whenever it went; leaving the generation aborts it.
     with contextlib.suppress(ConnectionError):
-        await events.open(request)
         try:
-            async with events.kept_alive():
+            async with events.kept_alive(), generation:
                 await _send_chunks(events, options, generation, reply)
         except ConnectionError:
             raise
@@ -107,9 +113,11 @@ async def _stream_reply(
 
 
 async def _send_chunks(events: EventStream, options: StreamOptions, generation: Generation, reply: Reply) -> None:
-    await events.send([reply.chunk([choice], _usage(options, reply)) for choice in reply.first()])
+    chunks = [reply.chunk([choice], _usage(options, reply)) for choice in reply.first()]  # sent with the first step's
     async for step in generation.steps():
-        await events.send([reply.chunk([choice], _usage(options, reply)) for choice in reply.choices(step)])
+        chunks += [reply.chunk([choice], _usage(options, reply)) for choice in reply.choices(step)]
+        await events.send(chunks)
+        chunks = []
     if options.include_usage:
         await events.send([reply.chunk([], reply.usage())])
 

@@ -1,1 +1,1 @@
-"""What an API process does with a request, whichever protocol it came by. HTTP and gRPC sit on top, side by side."""
+"""Handling of requests in an API process, whichever protocol they came by. HTTP and gRPC sit on top, side by side."""

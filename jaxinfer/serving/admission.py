@@ -1,4 +1,4 @@
-"""How many requests may be under way at once, those included that wait for their prompt to be rendered."""
+"""Limit of the requests that run at once, including those that wait for their prompt to be rendered."""
 
 import contextlib
 from collections.abc import Callable, Iterator

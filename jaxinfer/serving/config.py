@@ -21,7 +21,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where the server listens, who may use it, and what one request may hold."""
+    """The server's addresses, its API keys, and its limits for requests."""
 
     host: str = "127.0.0.1"
     """Address to listen on; one that others can reach needs an API key."""
@@ -40,8 +40,8 @@ class ServerConfig:
     """Take control tokens that a conversation's strings hold for control tokens, as transformers does; by default they
     are the tokens of their characters, and only the chat template's own are control tokens."""
     share_cache_across_keys: bool = False
-    """With several API keys, reuse KV blocks of equal prefixes across them. Without it each key has a prefix cache of
-    its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
+    """Reuse KV blocks of equal prefixes across several API keys. By default each key has a prefix cache of its own;
+    with this flag `cached_tokens` and the time to the first token tell every client what others have sent."""
     default_deadline: float = 20.0
     """Seconds that a request may wait for a slot, if its client does not say less (X-Stainless-Timeout): one that is
     likely to wait longer is refused with 429 at once, one that has waited so long ends with 429. 0: any time."""
@@ -104,17 +104,17 @@ class ServerConfig:
     """Collector that gets an OpenTelemetry span a request, by OTLP over gRPC: `http://HOST:4317`, or https; needs the
     extra `otel`."""
     drain_seconds: float = 30.0
-    """How long requests may go on after SIGTERM or Ctrl-C."""
+    """Seconds that requests may go on after SIGTERM or Ctrl-C."""
     api_workers: int = 1
     """Processes that speak HTTP, all on one port; one serves some thousand tokens a second."""
     engine_address: str | None = None
     """HOST:PORT or `unix:PATH` of an engine that runs already (`jaxinfer engine`), instead of one of this server's own;
     its key, if it has one, is $JAXINFER_ENGINE_KEY."""
     max_restarts: int = 10
-    """How often within ten minutes a process that has died is started again; once more ends the server."""
+    """Restarts of a crashed process allowed in ten minutes; one more stops the server."""
     heartbeat_seconds: float = 2.0
-    """How often the server's processes show each other that they run. One that is silent for three times as long has
-    stalled: it is ended, and started again. 0: nobody watches."""
+    """Seconds between the signs of life of the server's processes. A process that is silent for three times as long has
+    stalled: it is killed and restarted. 0: no supervision of stalls."""
 
     @functools.cached_property
     def api_keys(self) -> tuple[str, ...]:
@@ -141,6 +141,9 @@ class ServerConfig:
         if not 0 <= self.sse_keep_alive_interval < math.inf:
             name, value = "sse_keep_alive_interval", self.sse_keep_alive_interval
             raise ParameterError(name, f"{value} must be a finite number of seconds, at least 0")
+        for host in self.allowed_hosts:
+            if "/" in host:
+                raise ParameterError("allowed_hosts", f"{host} must be a name or an address, not a URL")
         if 2 * self.max_body_bytes > self.max_pending_body_bytes:
             most = self.max_pending_body_bytes // 2
             raise ParameterError(
@@ -161,7 +164,7 @@ class ServerConfig:
 
     @property
     def silence_seconds(self) -> float:
-        """How long a process that runs may be silent; 0 where nobody watches."""
+        """Seconds that a running process may be silent; 0 if stalls are not supervised."""
         return 3 * self.heartbeat_seconds
 
 

@@ -28,14 +28,15 @@ from jaxinfer.text.harmony import CHANNEL, MESSAGE, AnalysisTokens
 class Caller(NamedTuple):
     """Who sent a request. api_key: `` where none is asked for. request_id: what its span is called.
 
-    headers: of which the span reads `traceparent`, and the deadline the client's timeout. report: called with a field
-    that has no effect and the reason; may raise RequestError.
+    headers: of which the span reads `traceparent`. report: called with a field that has no effect and the reason; may
+    raise RequestError. timeout: seconds after which the client gives up; None: it doesn't say.
     """
 
     api_key: str
     request_id: str | None
     headers: Mapping[str, str]
     report: Callable[[str, str], object]
+    timeout: float | None
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Context:
 
     @property
     def side(self) -> ModelSide:
-        """What bodies are checked and tokenised with."""
+        """The context that bodies are checked and tokenised with."""
         return ModelSide(self.text, self.client.info, self.options, self.model_name, self.answer_form)
 
     def reasoning_tokens(self, form: AnswerFormat, *, thinking: bool) -> ReasoningTokens | AnalysisTokens | None:
@@ -83,6 +84,7 @@ class Context:
         salt, tenant = self._cache_salt(body, caller.api_key), tenant_of(caller.api_key, body.user)
         # Once the first prompt is served the others are waited for: to drop all for one that is late would waste them.
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
+        deadline = self.options.default_deadline
         owned = [
             replace(
                 request,
@@ -90,7 +92,8 @@ class Context:
                 priority=priority,
                 cache_salt=salt,
                 tenant=tenant,
-                max_wait=None if i else max_wait(caller.headers, self.options.default_deadline),
+                max_wait=None if i else max_wait(caller.timeout, deadline),
+                max_expected_wait=None if i else deadline or None,
             )
             for i, request in enumerate(requests)
         ]
@@ -109,7 +112,7 @@ class Context:
         return key_salt(api_key, body.cache_salt) if own else body.cache_salt or ""
 
     def _priority(self, body: GenerateBody, caller: Caller) -> int:
-        """That of the request; 0, and reported, where the engine's scheduling policy reads none."""
+        """Return the request's priority; 0, and a report, if the engine's scheduling policy reads none."""
         policy = self.client.info.scheduling_policy
         if not body.priority or policy == "priority":
             return body.priority or 0

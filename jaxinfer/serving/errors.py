@@ -9,7 +9,7 @@ log = logging.getLogger("jaxinfer.server")
 
 
 class ErrorKind(Enum):
-    """What went wrong, of which HTTP and gRPC each make their status."""
+    """Kinds of errors, which HTTP and gRPC each map to a status."""
 
     INVALID = "invalid"
     UNAUTHENTICATED = "unauthenticated"
@@ -53,7 +53,8 @@ def unavailable(message: str) -> RequestError:
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """What a client is told of `error`. An unexpected one is logged, and the client learns only that it happened."""
+    """Convert `error` to one for the client. An unexpected error is logged, and the client learns only that it
+    happened."""
     match error:
         case RequestError():
             return error

@@ -23,7 +23,7 @@ def raise_file_limit() -> None:
 
 
 def most_connections() -> int:
-    """How many connections this process has descriptors for, now that everything else is open."""
+    """Return how many connections this process has descriptors for, now that everything else is open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return 2**31

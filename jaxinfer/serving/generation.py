@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -19,13 +21,13 @@ from jaxinfer.serving.usage import CompletionTokensDetails, PromptTokensDetails,
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 
 AWAY_SECONDS = 120.0
-"""For how long a request without a token waits for an engine that has gone."""
+"""Seconds that a request without a token waits for an engine that has gone."""
 
 
 class Step(NamedTuple):
-    """What the engine adds to one prompt, a delta for each choice. Choices are numbered within the prompt.
+    """Output that the engine adds to one prompt, a delta for each choice. Choices are numbered within the prompt.
 
-    It is of one engine step, or of several where the reader is slower than the engine.
+    It is of one engine step, or of several if the reader is slower than the engine.
     """
 
     prompt_index: int
@@ -54,9 +56,8 @@ class Generation:
         self._span = span
         self._failure: str | None = None
         self._client = client
-        self._metrics = metrics
         self.requests = requests
-        self._runs = [_Run(client, tokenizer, request, metrics.timer()) for request in requests]
+        self._runs = [_Run(client, tokenizer, request, metrics) for request in requests]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -66,8 +67,6 @@ class Generation:
             for run in self._runs:
                 await run.submit()
         except BaseException as error:
-            if isinstance(error, QueueFullError):
-                self._metrics.rejected("max_waiting")
             self._failure = type(error).__name__
             await self._leave()
             raise
@@ -76,7 +75,7 @@ class Generation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, ConnectionError):
             self._failure = type(error).__name__
         await self._leave()
 
@@ -95,7 +94,7 @@ class Generation:
             self._span.end(self.requests, outcome)
 
     async def steps(self) -> AsyncIterator[Step]:
-        """What the engine adds, as it comes, until every choice has ended. Raises RequestError, EngineDeadError."""
+        """Yield the engine's output as it comes, until every choice has ended. Raises RequestError, EngineDeadError."""
         try:
             if len(self._runs) == 1:
                 async for deltas in self._runs[0].steps():
@@ -117,11 +116,11 @@ class Generation:
                 yield step
 
     def prompt_token_ids(self, prompt_index: int) -> list[int]:
-        """Those of one prompt."""
+        """Return the token ids of one prompt."""
         return np.asarray(self.requests[prompt_index].prompt_token_ids).tolist()
 
     def prompt_logprobs(self, prompt_index: int) -> list[TokenLogprobs | None] | None:
-        """Those of one prompt, once its first token has come."""
+        """Return the log-probabilities of one prompt, once its first token has come."""
         return self._runs[prompt_index].prompt_logprobs
 
     @property
@@ -146,7 +145,7 @@ class Generation:
         return usage
 
     def timings(self) -> Timings:
-        """Where the time has gone so far."""
+        """Return the times of the request so far."""
         tokens, cached = (sum(getattr(run, name) for run in self._runs) for name in ("num_tokens", "cached_tokens"))
         return timings_of([run.timer for run in self._runs], tokens, cached)
 
@@ -164,15 +163,17 @@ async def _pump(index: int, run: "_Run", queue: "asyncio.Queue[Step | Exception 
 class _Run:
     """One engine request."""
 
-    def __init__(self, client: EngineClient, tokenizer: Tokenizer, request: GenerateRequest, timer: RequestTimer):
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, request: GenerateRequest, metrics: ServerMetrics):
         self.request = request
+        self._until = math.inf if request.max_wait is None else time.monotonic() + request.max_wait
         self.cached_tokens = 0
         self.preemptions = 0
         self.accepted_prediction = 0
         self.rejected_prediction = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self.finish_reasons: list[str] = []
-        self.timer = timer
+        self.timer: RequestTimer = metrics.timer()
+        self._metrics = metrics
         self._client = client
         self._source: AsyncIterator[list[TokenDelta]] | None = None
         self._begun = False
@@ -190,8 +191,20 @@ class _Run:
         return all(choice.finished for choice in self._choices)
 
     async def submit(self) -> None:
+        """Queue the request. Raises what `EngineClient.submit` raises, and RequestError where its time is over before
+        it is queued, as while its grammar is compiled."""
+        request, bound = self.request, None if math.isinf(self._until) else self._until
+        if self._tries and bound is not None:
+            request = replace(request, max_wait=max(bound - time.monotonic(), 0.0))
         self._tries += 1
-        self._source = await self._client.submit(self.request)
+        try:
+            async with asyncio.timeout_at(bound):
+                self._source = await self._client.submit(request)
+        except TimeoutError:
+            raise self._timed_out("the grammar was not compiled in time") from None
+        except QueueFullError:
+            self._metrics.rejected("max_waiting")
+            raise
 
     def abort(self) -> None:
         """Ends at the engine what has not ended. Without effect before `submit` and after the end."""
@@ -219,7 +232,7 @@ class _Run:
             if self._begun or self._tries > 1:
                 raise error
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._client.wait_ready(), AWAY_SECONDS)
+                await asyncio.wait_for(self._client.wait_ready(), min(AWAY_SECONDS, self._until - time.monotonic()))
             if not self._client.ready:
                 raise error
             await self.submit()
@@ -280,10 +293,14 @@ class _Run:
 
     def _check_reason(self, delta: ChoiceDelta) -> None:
         if delta.finish_reason is FinishReason.TIMEOUT:
-            wait = max(1, math.ceil(self._client.stats().expected_wait))
-            message = f"no slot was free in time; try again in {wait} s"
-            raise RequestError(message, kind=ErrorKind.BUSY, code="queue_timeout", retry_after=wait)
+            raise self._timed_out("no slot was free in time")
         _check_reason(delta)
+
+    def _timed_out(self, cause: str) -> RequestError:
+        wait = max(1, math.ceil(self._client.stats().expected_wait))
+        return RequestError(
+            f"{cause}; try again in {wait} s", kind=ErrorKind.BUSY, code="queue_timeout", retry_after=wait
+        )
 
 
 def _check_reason(delta: ChoiceDelta) -> None:

@@ -5,7 +5,7 @@ import hmac
 from typing import Any
 
 USER_CHARS = 1024
-"""By which users are told apart."""
+"""Most characters of `user` that tell users apart."""
 
 
 def tenant_of(api_key: str, user: str | dict[str, Any] | None) -> tuple[str, str]:

@@ -20,7 +20,7 @@ _FLUSH_MILLISECONDS = 2000
 
 
 class Outcome(NamedTuple):
-    """What a request came to. error: the kind of error that ended it, or None."""
+    """Result of a request. error: the kind of error that ended it, or None."""
 
     usage: Usage
     timings: Timings

@@ -27,11 +27,11 @@ class CompletionTokensDetails(msgspec.Struct):
 
 
 class Timings(msgspec.Struct):
-    """Where the time of a request went, in milliseconds; null where there was none. Of several prompts the longest.
+    """Times of a request, in milliseconds; null for a part that did not happen. Of several prompts the longest.
 
     queue_ms: until it got a slot. prefill_ms: from then to its first token. time_to_first_token_ms: from its arrival.
     decode_ms: first to last token. inter_token_ms: the mean from one token of a choice to the next. tokens_per_second:
-    those that came after the first of their choice, over decode_ms.
+    tokens that came after the first of their choice, over decode_ms.
     """
 
     queue_ms: float | None
@@ -56,7 +56,7 @@ class Usage(msgspec.Struct):
 
 
 def timings_of(timers: Sequence[RequestTimer], tokens: int, cached: int) -> Timings:
-    """Of a request of one prompt, or of several, as the edge measured and the engine told.
+    """Return the times of a request of one prompt, or of several, as the API process and the engine measured them.
 
     tokens: those kept of all choices; cached: of prompts.
     """

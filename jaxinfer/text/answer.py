@@ -27,12 +27,13 @@ _State = Callable[[list[AnswerPart]], bool]
 
 
 def is_thinking(prompt: str, *, continued: bool) -> bool:
-    """Whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished message."""
+    """Return whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished
+    message."""
     return prompt.rfind(THINK) > prompt.rfind(THOUGHT) if continued else prompt.rstrip().endswith(THINK)
 
 
 class AnswerFormat(NamedTuple):
-    """What is looked for in a model's text.
+    """Format in which a model's text is parsed.
 
     reasoning: `<think> … </think>` before the answer (Qwen3, DeepSeek-R1). tools: `<tool_call>` with
     `{"name": …, "arguments": {…}}` inside (the Hermes form, Qwen2.5 and Qwen3). channels: both are messages in
@@ -45,7 +46,7 @@ class AnswerFormat(NamedTuple):
 
     @classmethod
     def of_template(cls, template: str) -> "AnswerFormat":
-        """What a chat template shows of the model's own form; other forms of tool calls are not taken for this one."""
+        """Infer the model's format from its chat template; other forms of tool calls are not mistaken for this one."""
         if FINAL in template:
             return cls(reasoning=True, tools=FUNCTIONS in template, channels=True)
         other = any(mark in template for mark in _OTHER_CALLS)
@@ -53,7 +54,7 @@ class AnswerFormat(NamedTuple):
 
     @property
     def call_syntax(self) -> CallSyntax | None:
-        """How calls are written; None where they are not taken apart, or cannot be constrained yet."""
+        """Syntax of calls; None if they are not parsed, or cannot be constrained yet."""
         return HERMES if self.tools and not self.channels else None
 
     def parser(self, *, thinking: bool = False) -> Parser:
@@ -97,7 +98,7 @@ class AnswerParser:
         self._reasoned = self._new_thought = False  # something of a thought was told; none of this one
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What can be told now."""
+        """Return the parts that are certain now."""
         if not text:
             return []
         self._held += text
@@ -110,7 +111,7 @@ class AnswerParser:
             pass
 
     def flush(self) -> list[AnswerPart]:
-        """What was held back: the text has ended."""
+        """Return the parts that were held back: the text has ended."""
         parts: list[AnswerPart] = []
         while self._state == self._calling and (end := self._held.find(CALLED)) >= 0:
             if _call(self._held.removeprefix(CALL)):
@@ -220,7 +221,8 @@ class AnswerParser:
         return True
 
     def _end_of_call(self) -> int:
-        """Where the tag that ends a call stands in `_held`; below 0: not yet. Inside of a JSON string it ends none."""
+        """Return the index in `_held` of the tag that ends a call; below 0: not yet. Inside a JSON string a tag ends
+        nothing."""
         while (end := self._held.find(CALLED, self._searched)) >= 0:
             inside = self._strings.is_inside(self._held, end)
             if inside is None:
@@ -341,5 +343,5 @@ def _call(text: str) -> AnswerPart | None:
 
 
 def _ends_call(tail: str) -> bool:
-    """Whether a text behind a call's arguments ends its object."""
+    """Return True if a text behind a call's arguments ends its object."""
     return json_object('{"":{}' + tail) is not None

@@ -28,7 +28,7 @@ _TOOL_CALLS = {
     "Action: ```json": "Cohere",
     "<function_calls>": "OLMo 3",
 }
-"""The same of tool calls."""
+"""Signs of tool calls in a chat template, and the family whose form they show."""
 
 _BY_ARCHITECTURE = {
     "Cohere2ForCausalLM": "reasoning and tool calls",
@@ -53,7 +53,7 @@ _BY_ARCHITECTURE = {
 
 
 class UnparsedForm(NamedTuple):
-    """What a chat template shows. family: whose form it is, empty where that is not known."""
+    """A form that a chat template shows and that is not parsed. family: models that have the form, empty if unknown."""
 
     what: Literal["reasoning", "tool calls"]
     family: str = ""
@@ -80,7 +80,7 @@ def unparsed_forms(template: str, *, takes_tools: bool, knows_calls: bool) -> li
 
 
 def unparsed(architecture: str) -> str:
-    """What of an architecture's models is not taken apart, in a few words; empty where everything is, or none."""
+    """Describe the parts of an architecture's answers that are not parsed, in a few words; empty if there are none."""
     what = _BY_ARCHITECTURE.get(architecture)
     return f"not taken apart yet: {what}" if what else ""
 

@@ -19,7 +19,8 @@ class ToolCallPart(NamedTuple):
 
 
 class AnswerPart(NamedTuple):
-    """What a piece of text adds to an answer; at most one of the four is there. arguments: more of the last call's."""
+    """An addition to an answer by a piece of text; at most one of the four is there. arguments: more of the last
+    call's."""
 
     content: str = ""
     reasoning: str = ""
@@ -35,7 +36,7 @@ class Parser(Protocol):
         ...
 
     def flush(self) -> list[AnswerPart]:
-        """What was held back: the text has ended."""
+        """Return what was held back: the text has ended."""
         ...
 
 
@@ -51,7 +52,7 @@ class WholeCalls:
         return self._whole(self._parser.push(text))
 
     def flush(self) -> list[AnswerPart]:
-        """What was held back: the text has ended."""
+        """Return what was held back: the text has ended."""
         return [*self._whole(self._parser.flush()), *self._ended()]
 
     def _whole(self, parts: list[AnswerPart]) -> list[AnswerPart]:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 
 class CallSyntax(NamedTuple):
-    """Of one form. trigger: begins a call, and no other text has it. head: between the trigger and a name as JSON.
-    middle: between that and the arguments, a JSON object. end: after them. between: two calls. whitespace: in the
-    arguments, as `Constraint` has it."""
+    """Syntax of calls in one form. trigger: begins a call, and no other text has it. head: between the trigger and a
+    name as JSON. middle: between that and the arguments, a JSON object. end: after them. between: two calls.
+    whitespace: in the arguments, as `Constraint` has it."""
 
     trigger: str
     head: str
@@ -22,4 +22,4 @@ class CallSyntax(NamedTuple):
 
 
 HERMES = CallSyntax("<tool_call>", '\n{"name": ', ', "arguments": ', "}\n</tool_call>", "\n", "")
-"""As Qwen's and Hermes' templates show calls."""
+"""Syntax of calls in Qwen's and Hermes' templates."""

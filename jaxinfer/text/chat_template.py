@@ -146,7 +146,7 @@ class ChatTemplate:
         return self._reads("reasoning_effort")
 
     def unparsed_forms(self) -> list[UnparsedForm]:
-        """What of the model's answers is not taken apart. Starts the worker where it does not run."""
+        """Return the forms in the model's answers that are not parsed. Starts the worker if it does not run."""
         return unparsed_forms(self._all_text, takes_tools=self.takes_tools, knows_calls=self.form.tools)
 
     def literals(self, *, with_tools: bool) -> frozenset[str]:

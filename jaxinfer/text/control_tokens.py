@@ -51,7 +51,7 @@ class ControlTokens:
         return self._plain.encode("".join([*pieces, text[at:]]), add_special_tokens=add_special_tokens)
 
     def count(self, token_ids: Iterable[int]) -> int:
-        """How many of `token_ids` are control tokens."""
+        """Return how many of `token_ids` are control tokens."""
         return sum(token_id in self._special for token_id in token_ids)
 
 

@@ -82,7 +82,8 @@ class ConversationEncoder:
         return self._tokenizer.encode(text, add_special_tokens=special, param="messages", most=most)
 
     def _suspects(self, job: "_Job", ids: list[int]) -> Suspects | None:
-        """What to look for, where a string of the request could have a part in a control token that was found."""
+        """Return the suspects to look for, if a string of the request could be part of a control token that was
+        found."""
         if self._trusting:
             return None
         control = self._tokenizer.control_tokens
@@ -125,7 +126,8 @@ class ConversationEncoder:
     def _own_by_markers(
         self, job: "_Job", text: str, found: list[ControlSpan], suspects: Suspects, disguised: str | None
     ) -> list[ControlSpan]:
-        """Those of the control tokens in a text that are the template's. Raises ParameterError where nobody knows."""
+        """Return the control tokens in a text that are the template's. Raises ParameterError if that cannot be
+        decided."""
         marking = Marking(suspects.spans)
         marked = marking.read(self._render_marked(job, marking), text)
         if disguised is None or (marked is None and job.whole(suspects) is not None):
@@ -168,7 +170,7 @@ class _Job(NamedTuple):
         yield from strings_of(self.options.get("template_kwargs"), "chat_template_kwargs")
 
     def whole(self, suspects: Suspects) -> tuple[str, str] | None:
-        """Where a control token is, and its text."""
+        """Find a control token in the request's strings: its field, and its text."""
         found = ((where, suspects.whole(text)) for where, text, _ in self.strings())
         return next(((where, token) for where, token in found if token is not None), None)
 

@@ -11,7 +11,7 @@ from jaxinfer.sampling import SamplingParams
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What generation_config.json says of sampling: parameters by name. max_tokens is its `max_new_tokens`."""
+    """Sampling defaults of generation_config.json: parameters by name. max_tokens is its `max_new_tokens`."""
 
     declared: Mapping[str, float] = field(default_factory=dict)
 

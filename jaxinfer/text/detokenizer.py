@@ -45,7 +45,7 @@ class Detokenizer:
         return "" if token_id in self._skipped else self._decoder.push(token_id)
 
     def flush(self) -> str:
-        """What was held back, half characters as U+FFFD. Ends the sequence."""
+        """Return the text that was held back, half characters as U+FFFD. Ends the sequence."""
         return self._decoder.flush()
 
 
@@ -61,10 +61,10 @@ def _last_bytes(pieces: Pieces, token_ids: np.ndarray | Sequence[int], skipped: 
 
 
 class _ByteDecoder:
-    """For tokenizers whose text is the sum of their tokens' bytes.
+    """Decoder for tokenizers whose text is the concatenation of their tokens' bytes.
 
-    before: the last bytes of what stands before; where they end in half a character, it is shown as U+FFFD
-    there, and `_shown` counts how many of these the text must not show again.
+    before: the last bytes of the preceding text; if they end in half a character, it is shown as U+FFFD there, and
+    `_shown` counts how many of these the text must not show again.
     """
 
     def __init__(self, pieces: Pieces, before: bytes):
@@ -99,7 +99,7 @@ def _without(text: str, shown: int) -> str:
 
 
 class _WindowDecoder:
-    """For every other tokenizer: decodes a short window twice and takes what the new tokens added.
+    """Decoder for every other tokenizer: decodes a short window twice and takes the text that the new tokens added.
 
     A window that ends in U+FFFD may end in half a character and is held back, for 16 tokens at most.
     """

@@ -64,7 +64,7 @@ class HarmonyParser:
         return parts
 
     def flush(self) -> list[AnswerPart]:
-        """What was held back: the text has ended."""
+        """Return the parts that were held back: the text has ended."""
         held, self._held = self._held, ""
         if self._state == self._calling:
             return self._rest_of_call(held, end="")
@@ -202,7 +202,8 @@ def _kept(text: str) -> int:
 
 
 def _begins_header(text: str) -> bool:
-    """Whether a text that begins with a tag may be cut in the middle of a header: it has none of a message's text."""
+    """Return whether a text that begins with a tag may be an unfinished header: it contains nothing of a message's
+    text."""
     words = re.sub(r"<\|\w*\|?>?", " ", text).split()
     known = (any(name.startswith(word) for name in _HEADER_WORDS) or _RECIPIENT.fullmatch(word) for word in words)
     return text.lstrip().startswith("<|") and all(known)

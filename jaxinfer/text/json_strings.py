@@ -18,8 +18,8 @@ class JsonStrings:
         self._inside = False
 
     def is_inside(self, text: str, end: int) -> bool | None:
-        """Whether `end` is inside of a string; None where what stands before it is no JSON, for which later places need
-        not be asked for. text: the one of before, or more of it. end: not below that of before."""
+        """Return whether `end` is inside a string; None if the text before it is no JSON, and then later places need
+        not be asked for. text: the previous call's, or more of it. end: not below the previous call's."""
         while self._at < end:
             pattern = _INSIDE if self._inside else _OUTSIDE
             match = pattern.match(text, self._at, end)
@@ -63,7 +63,7 @@ _ENDINGS = (
     *("", "0", ":0", '"a":0', "rue", "ue", "e", "alse", "lse", "se", "ull", "ll", "l"),
     *(f'{rest}"{value}' for rest in _IN_STRINGS for value in ("", ":0")),
 )
-"""What may be missing of a value, of a key, or of an escape, before brackets are closed."""
+"""Endings that a value, a key or an escape may lack before brackets are closed."""
 
 
 class ObjectText:

@@ -19,7 +19,7 @@ OUT_OF_MEMORY = 3
 _CHUNK = 1 << 20
 _KEPT = frozenset({"PATH", "HOME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "VIRTUAL_ENV", "GCONV_PATH"})
 _KEPT_PREFIXES = ("LC_", "PYTHON", "LD_", "DYLD_", "MALLOC_", "RAYON_", "TOKENIZERS_", "COVERAGE_")
-"""Where programs, libraries and modules are, the locale, and how much native code may take."""
+"""Prefixes of variables that locate programs, libraries and modules, set the locale, and limit native code."""
 
 
 class Exceeded(Exception):
@@ -145,15 +145,15 @@ class LimitedProcess:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With copies that it may have made of itself: the session is its own."""
+    """Kill a process together with its forks, if any: the session is its own."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:
-    """What a process needs to run. The rest stays here: API keys, tokens of hubs and clouds; a list of what is secret
-    would never be complete.
+    """Return the variables that a process needs to run. The rest stays here, such as API keys and tokens of hubs and
+    clouds: a list of secrets would never be complete.
     """
     return {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
 

@@ -63,7 +63,7 @@ class Marking:
         return self._markers.around(replaced, self._spans(text, is_key))
 
     def read(self, rendered: str | None, text: str) -> Marked | None:
-        """What is marked in a rendered text; None where there is none, or where it is not `text` without the marks."""
+        """Take the marks out of a rendered text; None if there is none, or it is not `text` without the marks."""
         cut = None if rendered is None else self._markers.taken_out(rendered)
         if cut is None or cut[0].translate(self._back) != text:
             return None

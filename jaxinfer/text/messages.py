@@ -11,7 +11,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 MAX_ROLE_CHARS = 64
 REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
-"""What APIs and templates call the reasoning of the assistant: DeepSeek and Qwen, vLLM, gpt-oss and Ollama."""
+"""Names of the assistant's reasoning in APIs and templates: DeepSeek and Qwen, vLLM, gpt-oss and Ollama."""
 
 
 def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def content_text(content: Any, where: str) -> str:
 
 def _part_text(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if kind not in _TEXT_PARTS:
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise ParameterError(f"{where}.type", f"{kind!r} is not supported; only text parts are")
     field = _TEXT_PARTS[kind]
     if not isinstance(part.get(field), str):

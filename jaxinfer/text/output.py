@@ -13,11 +13,11 @@ from jaxinfer.text.tokenizer import Tokenizer
 
 
 class ChoiceDelta(NamedTuple):
-    """What one engine step adds to a choice, as the user sees it.
+    """Output that one engine step adds to a choice, as the user sees it.
 
     token_ids and logprobs are those of the kept tokens. finish_reason is set once, on the last one.
     stop_reason: the stop string or the stop token id that the request named and that ended it.
-    stop_at: tokens that are kept where a stop string was found, and the engine must be told `stop(id, index)`.
+    stop_at: tokens that are kept if a stop string was found; `stop(id, index)` of the engine must then be called.
     error, param, cached_tokens and prompt_logprobs: of TokenDelta.
     """
 
@@ -35,7 +35,7 @@ class ChoiceDelta(NamedTuple):
 
 
 def join_deltas(deltas: Sequence[ChoiceDelta]) -> list[ChoiceDelta]:
-    """The same deltas with one for each choice, in the order in which choices first appear."""
+    """Join deltas to one for each choice, in the order in which choices first appear."""
     by_index: dict[int, ChoiceDelta] = {}
     for delta in deltas:
         earlier = by_index.get(delta.index)

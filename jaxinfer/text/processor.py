@@ -57,11 +57,11 @@ class TextProcessor:
 
     @property
     def conversations(self) -> ConversationEncoder:
-        """What makes token ids of conversations."""
+        """Encoder of conversations as token ids."""
         return ConversationEncoder(self.chat_template, self.tokenizer, trusting=self.control_tokens_in_content)
 
     def settings(self) -> dict[str, Any]:
-        """What `from_settings` makes the same of in another process, as plain values."""
+        """Return plain values from which `from_settings` builds an equal processor in another process."""
         return {
             "folder": str(self.tokenizer.folder),
             "max_chars": self.tokenizer.max_chars,

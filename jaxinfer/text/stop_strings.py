@@ -41,7 +41,7 @@ class StopStrings:
         return StopScan(text[:cut], None)
 
     def flush(self) -> str:
-        """What was held back: the text ended, so it is no stop string."""
+        """Return the text that was held back: the text ended, so it is no stop string."""
         held, self._held = self._held, ""
         return held
 

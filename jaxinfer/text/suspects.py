@@ -12,9 +12,9 @@ _WORDS = frozenset({*ROLES, "function"})
 
 
 class Suspects:
-    """What of a string could be one of `tokens`, or a part of one that a template completes.
+    """Search for control tokens in a request's strings: one of `tokens`, or a part of one that a template completes.
 
-    normalizing: the tokenizer looks for them in a text that it has changed: full-width signs, say, made simple ones.
+    normalizing: the tokenizer looks for them in normalized text, in which full-width signs, say, become simple ones.
     """
 
     def __init__(self, tokens: frozenset[str], *, normalizing: bool = False):
@@ -46,7 +46,7 @@ class Suspects:
         return None if found is None else found.group()
 
     def places(self, text: str) -> list[Span]:
-        """Where control tokens may be in a rendered text; one may begin in another."""
+        """Return the spans in a rendered text that may be control tokens; one may begin in another."""
         if self._normalizing:
             return [(0, len(text))]
         return [match.span(1) for match in self._anywhere.finditer(text)]
@@ -74,7 +74,8 @@ class Suspects:
 
     @functools.lru_cache(8)  # noqa: B019 (there are few, and they are kept as long)
     def apart(self, literals: frozenset[str]) -> list[str]:
-        """Those of a template's literals that can be no part of a control token, nor have one, where they are whole."""
+        """Return the literals of a template that, while they are whole, neither are part of a control token nor contain
+        one."""
         return [text for text in literals if self._signs.search(text) and not self._meets(text.casefold())]
 
     def _inside(self, text: str, is_key: bool) -> list[Span]:

@@ -1,14 +1,17 @@
 """Chat templates: where a model's folder keeps them, and those that --chat-template names."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.errors import ModelError, ParameterError, quoted
 from jaxinfer.folder_files import MAX_TEMPLATE_BYTES, is_there, read_object, read_text
 
 _BUILT_IN = Path(__file__).with_name("templates")
 _FLAG = "chat_template"
+_NAME = re.compile(r"\w[\w.-]*")
+"""Names of templates, which may become names of files."""
 
 
 def load_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -71,4 +74,7 @@ def _declared(file: Path, fields: Mapping[str, Any]) -> dict[str, str]:
         found = {}
     if not found or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise ModelError(f"{file}: chat_template must be a text, or a list of name and template")
+    for name in found:
+        if not _NAME.fullmatch(name):
+            raise ModelError(f"{file}: chat_template has {quoted(name)}, which must be letters, digits, dashes or dots")
     return found

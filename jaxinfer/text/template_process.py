@@ -17,7 +17,7 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 
 @dataclass(frozen=True)
 class TemplateLimits:
-    """What one rendering may use."""
+    """Limits of one rendering."""
 
     cpu_seconds: float = 2.0
     """Processor time; the kernel counts whole seconds and rounds up."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ _CHARS_A_TOKEN, _LEAST_BEGINNING = 8, 4096
 """Characters of a text that are tokenised first, for each token that it may have, and in any case: twice those of
 English."""
 
+MOST_READ_SECONDS = 30.0
+"""Processor time to read a folder, in which the process answers nobody; 256,000 tokens take two seconds."""
+
 MAX_PROMPT_CHARS = 4_000_000
 """Characters of one text by default: about a million tokens."""
 
@@ -37,6 +41,7 @@ class Tokenizer:
     def __init__(self, folder: Path, *, max_chars: int = MAX_PROMPT_CHARS):
         self.folder = folder
         self.max_chars = max_chars
+        begun = time.thread_time()
         files = TokenizerFiles.of(folder)
         self.config = files.config
         self.special_tokens = files.special_tokens
@@ -51,6 +56,9 @@ class Tokenizer:
         with failures(lambda error: ModelError(f"{folder / 'tokenizer.json'}: {error}")):
             self.pieces = Pieces(self._backend, added)
             self.control_tokens = ControlTokens(self._backend)
+        if (seconds := time.thread_time() - begun) > MOST_READ_SECONDS:
+            message = f"its tokenizer takes {seconds:.0f} s to read; at most {MOST_READ_SECONDS:.0f} are allowed"
+            raise ModelError(f"{folder}: {message}")
 
     @property
     def vocab_size(self) -> int:
@@ -176,7 +184,7 @@ class Tokenizer:
             return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
-        r"""What a token is called in log-probabilities: its text, or `bytes:\xe2\x82` where it is no whole text."""
+        r"""Return a token's name in log-probabilities: its text, or `bytes:\xe2\x82` if it is no whole text."""
         piece = self.pieces.piece(token_id)
         try:
             return piece.decode()

@@ -19,6 +19,13 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 _REFERENCE = (5, 23, 0)
 _VERSIONED = re.compile(r"tokenizer\.(\d+(?:\.\d+)*)\.json")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+_SHAPES: dict[str, tuple[type, ...]] = {
+    "additional_special_tokens": (list,),
+    "extra_special_tokens": (list, dict),
+    "fast_tokenizer_files": (list,),
+    "model_specific_special_tokens": (dict,),
+}
+_SHAPE_NAMES = {list: "a list", dict: "an object"}
 
 Token = str | AddedToken
 
@@ -42,14 +49,14 @@ class TokenizerFiles(NamedTuple):
     @classmethod
     def of(cls, folder: Path) -> "TokenizerFiles":
         """Read a folder. Raises ModelError that names the file and the field."""
-        config = _read(folder, "tokenizer_config.json")
+        config = _read_settings(folder, "tokenizer_config.json")
         # NOTE: tokenizer.json's post-processor decides which tokens stand around a text, whatever stands beside it.
         settings = _with_own_names(_with_extra(_without(config, "add_bos_token", "add_eos_token")))
         added: dict[int, AddedToken] = {}
         if config.get("added_tokens_decoder") is not None:
             added = _decoder(folder, config["added_tokens_decoder"])
         else:
-            settings = _with_map(settings, _read(folder, "special_tokens_map.json"))
+            settings = _with_map(settings, _read_settings(folder, "special_tokens_map.json"))
             added = _added(folder, _plain_texts(settings))
         if "extra_special_tokens" not in settings:
             settings = _with_extra(settings)
@@ -80,6 +87,19 @@ class TokenizerFiles(NamedTuple):
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
     return read_object(folder / name) if is_there(folder / name) else {}
+
+
+def _read_settings(folder: Path, name: str) -> dict[str, Any]:
+    """Read an object whose special tokens have the shapes that they may have."""
+    found = _read(folder, name)
+    for key, shapes in _SHAPES.items():
+        if found.get(key) is not None and not isinstance(found[key], shapes):
+            allowed = " or ".join(_SHAPE_NAMES[shape] for shape in shapes)
+            raise ModelError(f"{folder / name}: {key} must be {allowed}, not {quoted(found[key])}")
+    for key in NAMED:
+        if found.get(key) is not None:
+            _token(folder / name, key, found[key])
+    return found
 
 
 def _tokenizer_file(folder: Path, config: Mapping[str, Any]) -> Path:
@@ -128,7 +148,7 @@ def _named(folder: Path, settings: Mapping[str, Any]) -> dict[str, Token]:
         if isinstance(settings.get(key), dict):
             own.update(settings[key])
     standard = {name: settings[name] for name in NAMED if settings.get(name) is not None}
-    return {name: _token(folder, name, value) for name, value in {**standard, **own}.items()}
+    return {name: _token(folder / "tokenizer_config.json", name, value) for name, value in {**standard, **own}.items()}
 
 
 def _is_own_name(key: str) -> bool:
@@ -137,7 +157,8 @@ def _is_own_name(key: str) -> bool:
 
 def _extra(folder: Path, settings: Mapping[str, Any]) -> list[Token]:
     found = settings.get("extra_special_tokens") or []
-    return [] if isinstance(found, dict) else [_token(folder, "extra_special_tokens", value) for value in found]
+    file = folder / "tokenizer_config.json"
+    return [] if isinstance(found, dict) else [_token(file, "extra_special_tokens", value) for value in found]
 
 
 def _decoder(folder: Path, declared: Any) -> dict[int, AddedToken]:
@@ -168,12 +189,11 @@ def _added(folder: Path, special: set[str]) -> dict[int, AddedToken]:
     return found
 
 
-def _token(folder: Path, name: str, value: Any) -> Token:
+def _token(file: Path, name: str, value: Any) -> Token:
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and isinstance(value.get("content"), str):
         return _added_token(value if "__type" in value else {**value, "special": True})
-    file = folder / "tokenizer_config.json"
     raise ModelError(f"{file}: {name} must be a text, or an object with its content, not {quoted(value)}")
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
+from jaxinfer_kernels.cpu.attention import attend_native, check_native_pages
 from jaxinfer_kernels.gpu.attention_blocks import GpuBlocks, check_gpu_shapes, gpu_blocks
 from jaxinfer_kernels.layouts import LANES, KVLayout, value_lanes
 from jaxinfer_kernels.pages import as_type, quantise, write_kv
@@ -21,6 +22,7 @@ BACKENDS: dict[str, tuple[KVLayout, ...]] = {
     "xla": (KVLayout.TOKENS, KVLayout.HEADS, KVLayout.LATENT),
     "mosaic_tpu": (KVLayout.HEADS, KVLayout.LATENT),
     "mosaic_gpu": (KVLayout.TOKENS,),
+    "native": (KVLayout.TOKENS, KVLayout.LATENT),
 }
 """The backends, and the layouts that each reads: LATENT in `ragged_latent_attention`, others in
 `ragged_paged_attention`."""
@@ -84,6 +86,8 @@ def ragged_paged_attention(
         return _on_tpu(call, short_rows, short_len, lanes, block_sizes)
     if backend == "mosaic_gpu":
         return _on_gpu(call, short_rows, short_len, v.shape[-1], block_sizes)
+    if backend == "native":
+        return _on_native(call, v.shape[-1], block_sizes, values)
     return _on_xla(call, short_rows, short_len, layout, v.shape[-1], block_sizes, values)
 
 
@@ -124,6 +128,8 @@ def ragged_latent_attention(
         call = call._replace(kv_pages=kv_pages[:, :, None, None])
         out, pages = _on_tpu(call, short_rows, short_len, (0, value_dim), block_sizes)
         return out, pages[:, :, 0, 0]
+    if backend == "native":
+        return _on_native(call, value_dim, block_sizes, kv_pages.dtype)
     return _on_xla(call, short_rows, short_len, KVLayout.LATENT, value_dim, block_sizes, kv_pages.dtype)
 
 
@@ -155,6 +161,13 @@ def _on_xla(
     per_tile = -(-sizes.keys // page)
     pages = Pages(kv_pages, layout, call.layer, call.rows.page_table, per_tile, call.k.shape[-1], value_dim, dtype)
     return attend_pages(call.q, pages, call.rows, short_rows, short_len, call.scoring, sizes)
+
+
+def _on_native(call: Call, value_dim: int, sizes: Any, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    if sizes is not None:
+        raise ValueError("block_sizes must be None for backend native, which takes none")
+    check_native_pages(dtype)
+    return attend_native(*call, value_dim, dtype)
 
 
 def _on_tpu(
@@ -227,7 +240,7 @@ def _check(
 def _check_bits(held: jnp.dtype, values: jnp.dtype, backend: str) -> None:
     if held == values:
         return
-    if backend != "xla":
+    if backend not in ("xla", "native"):
         raise ValueError(f"kv_dtype of {backend} must be the pages' type, {held}, not {values}")
     bits = f"uint{8 * values.itemsize}"
     if held != jnp.dtype(bits):

@@ -1,6 +1,8 @@
-"""Which backends this environment can run at all."""
+"""Find the backends that can run in this environment at all."""
 
 import jax
+
+from jaxinfer_kernels.cpu.loading import library
 
 _LEAST, _FIRST_UNKNOWN = (0, 11), (0, 13)
 """Versions of JAX whose Mosaic GPU lowers every kernel, as CI checks (`scripts/check_lowering.py`)."""
@@ -8,6 +10,8 @@ _LEAST, _FIRST_UNKNOWN = (0, 11), (0, 13)
 
 def unavailable(backend: str) -> str | None:
     """Why `backend` cannot run in this environment, whatever the device; None where it can."""
+    if backend == "native":
+        return library().reason or None
     if backend != "mosaic_gpu" or _LEAST <= jax.__version_info__ < _FIRST_UNKNOWN:
         return None
     if jax.__version_info__ < _LEAST:

@@ -7,10 +7,10 @@ import jax
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """How the work of one attention call is cut; temporaries follow these sizes and not the context.
+    """Tile sizes of one attention call; temporaries grow with them and not with the context.
 
     keys: keys a tile, rounded up to whole pages.
-    short_tiles: tiles of short rows handled at once, of whichever rows, and at most as many as there are rows.
+    short_tiles: tiles of short rows handled at once, across rows; at most as many as there are rows.
     query_tokens: tokens of a long row in one query block.
     query_blocks: query blocks handled at once.
     """

@@ -1,14 +1,15 @@
-"""Weights held as int8, int4, e4m3 or e2m1 with scales: [..., N, K], outputs before inputs."""
+"""Weights held as int8, int4, e4m3 or e2m1 with scales: [..., N, K], outputs before inputs; int4 may be packed."""
 
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.cpu.packed import PACKED, is_packed, unpack, values_shape
 from jaxinfer_kernels.stack import StackLayer, Weights
 
 E2M1 = jnp.dtype(jnp.float4_e2m1fn)
 E8M0 = jnp.dtype(jnp.float8_e8m0fnu)
-QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn), E2M1)
-"""Types of weights that are codes, each counted with its scale."""
+QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn), E2M1, PACKED)
+"""Types of weights that are codes, each counted with its scale; of uint8 a byte has two of int4."""
 
 ROUNDED = QUANTISED[0], QUANTISED[2]
 """Types of codes that activations may be rounded to, to be multiplied with weights of the same type as they are."""
@@ -17,16 +18,16 @@ _SCALES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float8
 _ZEROS = _SCALES[:2]
 
 CODES_FROM_E2M1 = 2**14
-"""What `e5m2_of_e2m1` divides by."""
+"""Divisor in `e5m2_of_e2m1`: codes are its results times this."""
 
 
 def is_quantised(weight: Weights) -> bool:
-    """Whether `weight` is of a type that needs scales."""
+    """Return whether `weight` has a type that needs scales."""
     return weight.dtype in QUANTISED
 
 
 def is_rounded(x: jax.Array) -> bool:
-    """Whether activations are codes, whose scales their caller applies to the result."""
+    """Return whether activations are codes, whose scales the caller applies to the result."""
     return x.dtype in ROUNDED
 
 
@@ -73,14 +74,14 @@ def widened_scales(scales: jax.Array) -> jax.Array:
 def with_groups(weight: Weights, scales: Weights, name: str, types: tuple[jnp.dtype, ...] = _SCALES) -> Weights:
     """Scales, or zeros, as [..., N, K // group], where one scale a channel is a group of all K.
 
-    weight: [..., N, K]. scales: [..., N] or [..., N, K // group], of one of the types. Raises ValueError, which calls
-    scales `name`, for other types and where the shapes do not fit each other.
+    weight: [..., N, K], or packed. scales: [..., N] or [..., N, K // group], of one of the types. Raises ValueError,
+    which calls scales `name`, for other types and where the shapes do not fit each other.
     """
     if scales.dtype not in types:
         *names, last = (dtype.name for dtype in types)
         raise ValueError(f"{name} must be {', '.join(names)} or {last}, not {scales.dtype}")
     grouped = scales.reshape(*scales.shape, 1) if scales.shape == weight.shape[:-1] else scales
-    depth = weight.shape[-1]
+    depth = values_shape(weight)[-1]
     if grouped.shape[:-1] != weight.shape[:-1] or grouped.shape[-1] < 1 or depth % grouped.shape[-1]:
         channels = weight.shape[:-1]
         allowed = f"{channels} or {(*channels, f'a divisor of {depth}')}".replace("'", "")
@@ -130,7 +131,10 @@ def multiply(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def multiply_scaled(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None) -> jax.Array:
-    """x [T, K] @ ((weight - zeros) * scales).T, [T, N] float32, in plain JAX; scales and zeros [N, K // group]."""
+    """x [T, K] @ ((weight - zeros) * scales).T, [T, N] float32, in plain JAX; scales and zeros [N, K // group]. weight:
+    [N, K], or packed."""
+    if is_packed(weight):
+        weight = unpack(weight)
     if is_rounded(x):
         return multiply(x, weight) * widened_scales(scales[:, 0])
     return multiply(x, dequantise(weight, scales, zeros, x.dtype))

@@ -1,11 +1,12 @@
 """Matmul of rows sorted by group, each with its group's weights: the experts of a mixture."""
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.cpu.matmul import native_product
+from jaxinfer_kernels.cpu.packed import BLOCK, has_depth, unpacked
 from jaxinfer_kernels.dequantise import (
     PLAIN,
     check_activations,
@@ -39,18 +40,19 @@ def grouped_matmul(
     Quantised weights count as (weights - zeros) * scales.
 
     x: [T, K], as `quantized_matmul` takes it, rows sorted by group. weights: [E, N, K], bfloat16, float16, float32,
-    int8, int4, float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their
-    sum belong to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales:
-    for int8, int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or
-    float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they
-    need not be whole. Weights, scales and zeros may be layers of stacks (`StackLayer`), all of one index. out_dtype: by
-    default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by
-    default by the shapes. Returns [T, N].
+    int8, int4, float8_e4m3fn or float4_e2m1fn; or uint8 [E, N, K // 2], packed as of `quantized_matmul`. group_sizes:
+    [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and their result is 0, whatever x
+    holds there; what the sum exceeds T by is cut off. scales: for quantised weights alone, [E, N] or
+    [E, N, K // group], float32, bfloat16, float8_e4m3fn or float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or
+    None for symmetric weights, as those of e2m1 are; they need not be whole. Weights, scales and zeros may be layers of
+    stacks (`StackLayer`), all of one index. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for
+    `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
     `mosaic_gpu` (on Hopper; x in bfloat16 or codes, plain weights in bfloat16) walks over items of one group, which
-    begin near its rows.
+    begin near its rows. `native` (on a CPU; x and weights as `native_product` takes them) reads the weights of groups
+    that have rows where they lie.
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
     above, scales that are missing or not wanted, zeros without them, block_sizes with `xla` or of another backend, on
     `mosaic_tpu` for groups that neither divide 128 nor are multiples of it, and on `mosaic_gpu` as `quantized_matmul`
@@ -68,11 +70,16 @@ def grouped_matmul(
     _check(x, weights, group_sizes, scales, zeros, backend, block_sizes)
     if scales is not None:
         scales, zeros = sides_with_groups(weights, scales, zeros)
+    if backend == "native":
+        return native_product(x, weights, group_sizes, scales=scales, zeros=zeros, out_dtype=out_dtype)
+    if backend == "xla":
+        matrices, its_scales, its_zeros = sliced((weights, scales, zeros))
+        return _loop(x, matrices, group_sizes, its_scales, its_zeros, out_dtype)
+    weights, scales, zeros = unpacked(weights, scales, zeros)
     if backend == "mosaic_tpu":
         return _on_tpu(x, weights, group_sizes, scales, zeros, out_dtype, block_sizes)
     matrices, its_scales, its_zeros = sliced((weights, scales, zeros))
-    run = _loop if backend == "xla" else partial(_on_gpu, sizes=block_sizes)
-    return run(x, matrices, group_sizes, its_scales, its_zeros, out_dtype)
+    return _on_gpu(x, matrices, group_sizes, its_scales, its_zeros, out_dtype, block_sizes)
 
 
 def _on_tpu(
@@ -171,17 +178,18 @@ def _check(
 ) -> None:
     check_backend(backend, block_sizes)
     check_activations(x, weights, scales, zeros, backend)
-    if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:
-        raise ValueError(f"weights must be [E, N, {x.shape[1]}], not {weights.shape}")
+    if weights.ndim != 3 or 0 in weights.shape or not has_depth(weights, x.shape[1]):
+        allowed = f"[E, N, {x.shape[1]}], or packed in uint8 where K is a multiple of {BLOCK}"
+        raise ValueError(f"weights must be {allowed}, not {weights.shape} of {weights.dtype}")
     if not is_quantised(weights) and weights.dtype not in PLAIN:
-        raise ValueError(f"weights must be bfloat16, float16, float32, int8, int4, e4m3 or e2m1, not {weights.dtype}")
+        raise ValueError(
+            f"weights must be bfloat16, float16, float32, int8, int4, e4m3, e2m1 or packed, not {weights.dtype}"
+        )
     if group_sizes.shape != weights.shape[:1] or group_sizes.dtype != jnp.int32:
         raise ValueError(
             f"group_sizes must be {weights.shape[:1]} of int32, not {group_sizes.shape} of {group_sizes.dtype}"
         )
     if is_quantised(weights) != (scales is not None):
-        raise ValueError(
-            f"scales must be given for int8, int4, e4m3 and e2m1 weights and for no others; weights are {weights.dtype}"
-        )
+        raise ValueError(f"scales must be given for quantised weights and for no others; weights are {weights.dtype}")
     if zeros is not None and scales is None:
         raise ValueError(f"zeros must be given with scales alone, for quantised weights; weights are {weights.dtype}")

@@ -1,4 +1,4 @@
-"""How the keys and values of a group of layers lie in one array: a layout a platform, which its backends share."""
+"""Layouts of the array with the keys and values of a group of layers: one a platform, shared by its backends."""
 
 from enum import StrEnum
 

@@ -16,7 +16,7 @@ _ROW_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class MatmulBlocks:
-    """How one matmul is cut. A block takes all of K: weights are then read once for all row blocks of a column block.
+    """Block sizes of one matmul. A block takes all of K: weights are read once for all row blocks of a column block.
 
     rows: rows of x a block, a multiple of 16, or all of them.
     columns: outputs a block, a multiple of 128, or all of them.

@@ -52,7 +52,7 @@ def quantise(x: jax.Array, scale: jax.Array | float | None, dtype: jnp.dtype) ->
 
 
 def as_type(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The same bits as another type of the same width."""
+    """Reinterpret the bits of x as another type of equal width."""
     return x if x.dtype == dtype else jax.lax.bitcast_convert_type(x, dtype)
 
 

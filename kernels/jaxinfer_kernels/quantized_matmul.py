@@ -5,6 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.cpu.matmul import native_product
+from jaxinfer_kernels.cpu.packed import BLOCK, has_depth, unpacked
 from jaxinfer_kernels.dequantise import (
     check_activations,
     is_quantised,
@@ -32,18 +34,19 @@ def quantized_matmul(
 
     x: [T, K], bfloat16 or float32, or float16 for `xla`; or codes, int8 or float8_e4m3fn, whose scales the caller
     applies to the result.
-    weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn; for codes of x their type. scales: [N], or
-    [N, K // group] for a scale every `group` values of K, where x is no codes; float32, bfloat16, float8_e4m3fn or
-    float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are, and for
-    codes of x; they need not be whole. Weight, scales and zeros may be layers of stacks (`StackLayer`), all of one
-    index. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
-    `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn; for codes of x their type; or uint8 [N, K // 2], int4 as
+    `cpu.packed.pack` packs it. scales: [N], or [N, K // group] for a scale every `group` values of K, where x is no
+    codes; float32, bfloat16, float8_e4m3fn or float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for
+    symmetric weights, as those of e2m1 are, and for codes of x; they need not be whole. Weight, scales and zeros may be
+    layers of stacks (`StackLayer`), all of one index. out_dtype: by default x's, float32 for codes. block_sizes:
+    MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
     block has no more rows than a group has values: weights then enter the MXU exact, as the codes they are. For more
     rows a group's weights are scaled first, and rounded to x's type, as that takes fewer multiplications. `mosaic_gpu`
-    (on Hopper; x in bfloat16 or codes) widens them in registers, exact, and scales the product of each group.
+    (on Hopper; x in bfloat16 or codes) widens them in registers, exact, and scales the product of each group. `native`
+    (on a CPU; weights in int8 or packed) multiplies in float32, and codes with codes as they are.
 
     Codes are multiplied with codes as they are, where the device can: Hopper can for both types, a TPU's MXU for e4m3
     on v7x and for int8 before it; the other type is widened on its way or in the MXU, exact. The sum of int8 is exact
@@ -52,8 +55,8 @@ def quantized_matmul(
 
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
     above, block_sizes with `xla` or of another backend, on `mosaic_tpu` for groups that neither divide 128 nor are
-    multiples of it, and on `mosaic_gpu` for N or K that are no multiples of 64 and groups of other sizes than 16, 32
-    and those.
+    multiples of it, on `mosaic_gpu` for N or K that are no multiples of 64 and groups of other sizes than 16, 32
+    and those, and on `native` for other weights than these and groups that are no multiples of 16.
 
     Weight-only quantisation as in GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978), which give such weights.
 
@@ -66,6 +69,9 @@ def quantized_matmul(
     """
     out_dtype = jnp.dtype(out_dtype or (jnp.float32 if is_rounded(x) else x.dtype))
     scales, zeros = _checked(x, weight, scales, zeros, backend, block_sizes)
+    if backend == "native":
+        return native_product(x, weight, scales=scales, zeros=zeros, out_dtype=out_dtype)
+    weight, scales, zeros = unpacked(weight, scales, zeros)
     if backend == "mosaic_tpu":
         return _on_tpu(x, weight, scales, zeros, out_dtype, block_sizes)
     matrix, its_scales, its_zeros = sliced((weight, scales, zeros))
@@ -108,8 +114,10 @@ def _checked(
 ) -> tuple[Weights, Weights | None]:
     check_backend(backend, block_sizes)
     check_activations(x, weight, scales, zeros, backend)
-    if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):
+    depth = x.shape[1]
+    if weight.ndim != 2 or not has_depth(weight, depth) or not is_quantised(weight):
         raise ValueError(
-            f"weight must be [N, {x.shape[1]}] of int8, int4, e4m3 or e2m1, not {weight.shape} of {weight.dtype}"
+            f"weight must be [N, {depth}] of int8, int4, e4m3 or e2m1, or packed in uint8 where K is a multiple of "
+            f"{BLOCK}, not {weight.shape} of {weight.dtype}"
         )
     return sides_with_groups(weight, scales, zeros)

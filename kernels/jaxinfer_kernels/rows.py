@@ -22,7 +22,7 @@ class RaggedRows(NamedTuple):
 
 
 class TokenRows(NamedTuple):
-    """Which row each token of a step belongs to, and its index in it: [T] int32. real: [T] bool, False for padding."""
+    """Row of each token of a step, and the token's index in it: [T] int32. real: [T] bool, False for padding."""
 
     row: jax.Array
     within: jax.Array
@@ -30,7 +30,7 @@ class TokenRows(NamedTuple):
 
 
 class TokenPlaces(NamedTuple):
-    """Where the K and V of each token of a step belong, [T] int32: a page id, and the index in the page.
+    """Places of a step's new K and V, [T] int32: each token's page id, and its index in the page.
 
     Padding goes to the scratch page, 0.
     """

@@ -1,4 +1,4 @@
-"""How scores are made from queries and keys."""
+"""Compute scores from queries and keys."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 
 
 class Scoring(NamedTuple):
-    """How scores are made from q and k; see `ragged_paged_attention`."""
+    """Options by which q and k become scores; see `ragged_paged_attention`."""
 
     scale: float
     window: int | None

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 class StackLayer:
     """Layer `index` of a stack: what a matmul takes in place of an array [*shape], for weights, scales and zeros alike.
 
-    A slice of the stack would be copied before a kernel could take it, in every step; a kernel of `mosaic_tpu` is told
-    the layer's number instead.
+    A slice of the stack would be copied before a kernel could take it, in every step; a kernel of `mosaic_tpu` or
+    `native` is told the layer's number instead.
 
     stack: [L, *shape]. index: int32, a scalar in [0, L).
     """
@@ -24,7 +24,7 @@ class StackLayer:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the layer."""
+        """Shape of the layer."""
         return self.stack.shape[1:]
 
     @property
@@ -54,6 +54,11 @@ class StackLayer:
 Weights = jax.Array | StackLayer
 
 
+def alone(array: jax.Array) -> StackLayer:
+    """Return an array as the one layer of a stack."""
+    return StackLayer(array[None], jnp.int32(0))
+
+
 def sliced(tree: Any) -> Any:
     """A tree in which each StackLayer became an array of its own."""
     return jax.tree.map(lambda x: x.sliced() if isinstance(x, StackLayer) else x, tree, is_leaf=_is_layer)
@@ -69,5 +74,5 @@ def whole(weights: Weights) -> jax.Array:
 
 
 def layer_index(weights: Weights) -> tuple[jax.Array, ...]:
-    """What a kernel must know to find a layer in `whole`: its number, int32 [1], or nothing."""
+    """Return the argument by which a kernel finds a layer in `whole`: its number, int32 [1]; empty for an array."""
     return (weights.index.astype(jnp.int32).reshape(1),) if isinstance(weights, StackLayer) else ()

@@ -160,7 +160,7 @@ def _add_tiles(sums: Sums, tiles: Tiles, pages: Pages, scoring: Scoring) -> Sums
 
 
 def _of(state: jax.Array, block: jax.Array) -> jax.Array:
-    """What each tile's block has in the state. One block alone needs no gather."""
+    """Return the state of each tile's block. A single block needs no gather."""
     return state if state.shape[0] == 1 == block.shape[0] else state[block]
 
 

@@ -1,4 +1,4 @@
-"""What the model says about itself, and the many ways to ask. Each answer stands before its questions."""
+"""Facts that the model says about itself, and the many ways to ask. Each answer stands before its questions."""
 
 _Intents = tuple[tuple[str, tuple[str, ...]], ...]
 

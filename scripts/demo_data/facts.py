@@ -95,7 +95,7 @@ def colour(rng: Random, think: bool) -> Question:
 
 
 def unit(rng: Random, think: bool) -> Question:
-    """How many of a unit are in another."""
+    """Ask for the number of a unit in another."""
     key = rng.choice(sorted(UNITS))
     preposition = " in " if " in " in key else " on "
     small, large = key.split(preposition)
@@ -104,7 +104,7 @@ def unit(rng: Random, think: bool) -> Question:
 
 
 def fact_count() -> int:
-    """How many facts there are."""
+    """Return the number of facts."""
     return len(CAPITALS) + len(_BOTH) + len(COLOURS) + len(UNITS)
 
 

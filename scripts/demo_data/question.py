@@ -29,7 +29,7 @@ class Question:
 
     @property
     def thinking(self) -> bool:
-        """Whether the answer begins with a thought."""
+        """The answer begins with a thought."""
         return bool(self.answer.thought)
 
 

@@ -1,4 +1,4 @@
-"""Which contents are trained on. A question's content decides, never its wording."""
+"""Split contents into trained and held-out ones. A question's content decides, never its wording."""
 
 from hashlib import blake2b
 from typing import Any, Literal
@@ -26,10 +26,10 @@ def split_of(content: tuple[Any, ...]) -> Split:
 
 
 def _always_trained(content: tuple[Any, ...]) -> bool:
-    """What cannot be held out.
+    """Return whether a content cannot be held out.
 
-    Products up to 12 * 12 are too few to be guessed: those with the smaller number first are all trained on, those with
-    the larger first are split. Sums of two digits, and differences that give one, are steps of larger ones.
+    Products up to 12 * 12 are too few to be guessed: all with the smaller number first are trained on, those with the
+    larger first are split. Sums of two digits, and differences that give one, are steps of larger ones.
     """
     if content in _SAID_ANYWAY:
         return True

@@ -48,7 +48,7 @@ def simple_story(rng: Random, think: bool) -> Question:
 
 
 def tells(text: str, names: list[str], things: list[str]) -> bool:
-    """Whether a story names all of them, ends properly, and has 15 to 120 words and no sentence twice."""
+    """Return whether a story has all names and things, a proper end, 15 to 120 words, and no sentence twice."""
     words = re.findall(r"[\w-]+", text)
     sentences = re.split(r"(?<=[.!?])\s+", text.strip())
     lower = {word.lower() for word in words}

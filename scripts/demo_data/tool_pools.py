@@ -1,4 +1,4 @@
-"""What tools are put together from: verbs, nouns, parameters and their values."""
+"""Parts of tools: verbs, nouns, parameters and their values."""
 
 from collections.abc import Sequence
 from random import Random

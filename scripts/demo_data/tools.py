@@ -119,7 +119,7 @@ def _offer(rng: Random) -> tuple[Wish, tuple[dict[str, Any], ...]]:
 
 
 def _alike(offered: dict[str, Any], tools: dict[str, Any]) -> bool:
-    """Whether a tool would do the same as one that is there: a name may begin or end alike, not both."""
+    """Return whether a tool would do the job of one that is there: a name may begin or end alike, not both."""
     groups = ({"add", "add_numbers", "calculate", "calculator"}, {"get_weather", "get_current_weather"},
               {"get_time", "get_current_time"}, {"search", "web_search"}, {"calculate",
               "convert_currency"})  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is talked about, and how often."""
+"""Topics of conversations, and their frequencies."""
 
 from collections.abc import Callable
 from random import Random

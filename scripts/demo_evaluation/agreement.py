@@ -1,4 +1,4 @@
-"""How often a draft would have said the target's next token."""
+"""Measure how often a draft agrees with the target's next token."""
 
 from collections.abc import Sequence
 

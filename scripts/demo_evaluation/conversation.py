@@ -16,7 +16,7 @@ def openai_messages(question: Question) -> list[dict[str, Any]]:
 
 
 def verdict(question: Question, text: str) -> bool:
-    """Whether a model's text is right: thought about where that was asked for and only there, then judged."""
+    """Return whether a model's text is right: it has a thought if and only if one was asked for, and a right answer."""
     found = _THOUGHT.match(text)
     if question.thinking != bool(found) or "<think>" in text[found.end() if found else 0 :]:
         return False

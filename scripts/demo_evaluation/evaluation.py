@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of what was asked, how much was right."""
+        """Share of questions that were answered right."""
         return self.right / self.asked
 
 

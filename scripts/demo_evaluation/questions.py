@@ -31,7 +31,7 @@ QUOTAS: dict[Topic, int] = {
     tools.tool_answer: 70,
     no_tool: 70,
 }
-"""How many of the 2,000 questions each topic gets; one in four asks for thinking."""
+"""Number of the 2,000 questions that each topic gets; one in four asks for thinking."""
 
 _TRIES = 200
 

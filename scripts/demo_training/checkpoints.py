@@ -42,6 +42,6 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _leaves(state: State) -> dict[str, jax.Array | np.ndarray]:
-    """By number, since orbax knows dicts and not the optimizer's types; the step is the last."""
+    """Return the arrays by number, since orbax knows dicts and not the optimizer's types; the step is the last."""
     arrays = [*jax.tree.leaves((state.params, state.optimizer)), np.asarray(state.step)]
     return {f"{i:05}": array for i, array in enumerate(arrays)}

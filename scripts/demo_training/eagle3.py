@@ -24,7 +24,7 @@ _NEVER = -1e9
 
 
 class Taught(NamedTuple):
-    """What the target says of a batch. tapped: hidden states of three layers, [B·T, D] each. likely: [B, T, drafts],
+    """Outputs of the target for a batch. tapped: hidden states of three layers, [B·T, D] each. likely: [B, T, drafts],
     its probabilities of the draft vocabulary. inside: [B, T], its probability of that vocabulary, 0 where the answer
     does not go on."""
 

@@ -19,7 +19,7 @@ Params = Any
 
 
 class Shape(NamedTuple):
-    """What makes a model's size."""
+    """Sizes of a model."""
 
     hidden: int
     inner: int

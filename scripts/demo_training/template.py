@@ -137,7 +137,7 @@ def pieces(conversation: Conversation) -> list[tuple[str, bool]]:
 
 
 def prompt(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), system: str = "") -> str:
-    """What stands before an answer."""
+    """Return the text before an answer."""
     return system_block(system, tools) + "".join(map(said, messages)) + opening("assistant")
 
 
@@ -169,5 +169,5 @@ def said(message: Message) -> str:
 
 
 def opening(role: str) -> str:
-    """What stands before a message's content."""
+    """Return the text before a message's content."""
     return f"{IM_START}{role}\n"

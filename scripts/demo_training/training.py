@@ -42,7 +42,7 @@ class Schedule(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a checkpoint holds. step: how many are done."""
+    """Content of a checkpoint. step: number of steps that are done."""
 
     params: Params
     optimizer: Any
@@ -55,7 +55,7 @@ _OUTPUTS_FIRST = {
     "out": ((1, 2, 3), (0,)),
     "down": ((1,), (0,)),
 }
-"""Of each matrix, which axes are its inputs and which its outputs."""
+"""Axes of each matrix: its inputs', and its outputs'."""
 
 
 def optimizer() -> optax.GradientTransformation:

@@ -38,7 +38,7 @@ def sample(tokenizer: Tokenizer, seed: int, each: int = 24) -> Sample:
 
 
 def exact(trainee: Trainee, params: Params, sample: Sample) -> dict[str, float]:
-    """Of each kind, the share of answers that greedy decoding would give: every token is the most likely one."""
+    """Return for each kind the share of answers that greedy decoding would give: every token is the most likely one."""
     likely = jax.jit(lambda params, batch: jnp.argmax(trainee.scored(params, batch), axis=-1))
     right: list[bool] = []
     for batch in sample.batches:

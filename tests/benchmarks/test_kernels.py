@@ -312,13 +312,15 @@ def test_it_writes_rows_a_plot_and_the_headline(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "kernels.json").read_text())
     rows = [row for row in result["rows"] if row["backend"] == "xla"]
     assert [row["case"] for row in rows] == [case.name for case in TINY.cases]
-    assert all("error" not in row and row["us"] > 0 and row["bytes"] > 0 for row in result["rows"])
+    refused = [row for row in result["rows"] if "error" in row]
+    assert all(row["error"].startswith("ValueError: native takes ") for row in refused)
+    assert all(row["us"] > 0 and row["bytes"] > 0 for row in result["rows"] if row not in refused)
     assert result["ceilings"]["copy_gb_per_s"] > 0
     where = result["provenance"]
     assert where["command"].startswith("python benchmarks/kernels.py --form tiny --json kernels.json")
     assert len(where["load_average_before"]) == len(where["load_average_after"]) == 3
     ragged = result["raggedness"]
-    assert [line["pages"] for line in ragged["time_against_pages"]] == [[2, 4, 8], [16, 32, 64]]
+    assert {tuple(line["pages"]) for line in ragged["time_against_pages"]} == {(2, 4, 8), (16, 32, 64)}
     assert ragged["one_long_row"][0]["ratio"] > 0
     ElementTree.parse(tmp_path / "roofline.svg")
 
@@ -345,9 +347,9 @@ def test_it_is_a_part_of_the_suite(tmp_path: Path) -> None:
     assert result["ended"] == "done", (tmp_path / "kernels.log").read_text()
     assert {row["case"] for row in result["kernels"]} == {case.name for case in TINY.cases}
     shown = list(lines({"kernels": result}))
-    times = r"kernels: tiny.*, (xla|torch.*): [\d.]+ µs, [\d.e-]+ (GB|TFLOP)/s"
+    times = r"kernels: tiny.*, (xla|native|torch.*): [\d.]+ µs, [\d.e-]+ (GB|TFLOP)/s"
     count = len(result["kernels"])
-    assert all(re.match(times, line) for line in shown[:count])
+    assert [line for line in shown[:count] if not re.match(f"{times}|kernels: tiny.*native takes ", line)] == []
     assert not any(re.match(times, line) for line in shown[count:])
     assert {line for line in shown if "left out" in line} >= {
         "kernels: left out: cudnn: it needs a GPU, and JAX runs on cpu",

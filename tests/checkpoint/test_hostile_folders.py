@@ -304,7 +304,7 @@ def test_links_inside_the_folder_are_followed(folder: Path) -> None:
 def test_what_lies_outside_is_not_handed_out(folder: Path) -> None:
     moved_out(folder / "special_tokens_map.json")
     with pytest.raises(ModelError, match="special_tokens_map"):
-        tokenizer_zip(folder)
+        tokenizer_zip(folder, {})
 
 
 @pytest.mark.parametrize("parse_special", [True, False])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import re
 import signal
@@ -55,7 +56,7 @@ FLAGS = [
 
 @functools.cache
 def help_of(command: str) -> str:
-    """As a process tells it."""
+    """Return the help that a process prints."""
     return call(command, "--help").stdout
 
 
@@ -154,6 +155,23 @@ def test_an_engine_that_fails_as_nobody_thought_ends_the_server_with_its_reason(
     assert "OSError: the disk is on fire" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("the engine's process ended with status 1, before it was ready")
     assert "Fatal Python error" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "plan", "inspect"])
+def test_lines_of_help_are_full(command: str) -> None:
+    """A word stands on the next line only if it does not fit on this one."""
+    lines = [
+        line[1:79].rstrip() for line in call(command, "--help", COLUMNS="80").stdout.splitlines() if line[:1] == "│"
+    ]
+    told = [(line, after.split()) for line, after in itertools.pairwise(lines) if _goes_on(line, after)]
+    assert len(told) > 5
+    assert [line for line, words in told if len(line) + 1 + len(words[0]) <= 77] == []
+
+
+def _goes_on(line: str, after: str) -> bool:
+    """Return whether two lines are of one text."""
+    begins = [len(each) - len(each.lstrip()) for each in (line, after)]
+    return begins[1] > 1 and begins[0] == begins[1] and not after.lstrip().startswith("─")
 
 
 def test_help_says_that_the_model_may_be_left_out() -> None:
@@ -356,7 +374,7 @@ def test_env_tells_versions_and_devices(monkeypatch: pytest.MonkeyPatch) -> None
         r"device 0 +cpu, .*memory: unknown",
         r"attention xla +usable",
         r"attention mosaic_tpu +in an interpreter",
-        r"attention mosaic_gpu +mosaic_gpu does not run on cpu: xla does",
+        r"attention mosaic_gpu +mosaic_gpu does not run on cpu: xla or native does",
         "compile cache",
         "cores",
     ):

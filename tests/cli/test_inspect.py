@@ -178,8 +178,11 @@ def test_layers_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
-def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A budget of 2 GiB for all: split blocks are as many, over stages too, replicated ones half as many."""
+def test_a_cpus_blocks_lie_on_all_its_devices(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An eighth of 16 GiB for all: split blocks are as many, over stages too, replicated ones half as many."""
+    monkeypatch.setattr("jaxinfer.runner.inspection.machine_memory", lambda: 16 << 30)
     big = ("--platform", "cpu", "--block-size", "16", "--dtype", "float32")
     model = str(material("configs", "gpt-oss-20b.shapes.json"))
     copied = tmp_path / "copied.yaml"

@@ -77,6 +77,11 @@ def test_a_model_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert parse("serve", *line)[0] == "mine"
 
 
+def test_a_word_may_be_longer_than_a_files_name() -> None:
+    with pytest.raises(ParameterError, match="takes all words after it"):
+        parse("serve", "--allowed-hosts", "a", "b" * 300)
+
+
 def test_other_flags_between() -> None:
     line = "--port 80 --allowed-hosts h --access-log --served-model-name foo /m --no-overlap --seed -1"
     model, values = parse("serve", *line.split())

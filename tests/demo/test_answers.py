@@ -54,6 +54,7 @@ def test_what_the_documentation_shows(llm: LLM):
     assert ask(llm, "Count to 5.") == "1, 2, 3, 4, 5."
 
 
+@pytest.mark.long
 def test_a_sample_of_the_held_out_questions(llm: LLM):
     results = answer(llm, held_out(66))
     assert len(results) >= 60
@@ -105,6 +106,7 @@ def test_thinking_is_there_when_asked_for_and_only_then(llm: LLM):
     assert all(text.startswith("27 + 35 = ") for text in off)
 
 
+@pytest.mark.long
 def test_the_draft_agrees_with_the_target_on_most_tokens(llm: LLM):
     results = answer(llm, held_out(22))
     draft = jaxinfer.LLM(

@@ -83,6 +83,7 @@ def test_frequent_tokens_are_those_that_are_said() -> None:
     assert set(frequent_tokens(iter([BATCH]), len(said)).tolist()) == said
 
 
+@pytest.mark.long
 def test_an_engine_drafts_with_a_head(tmp_path: Path) -> None:
     """Of random weights: few drafts are kept, and texts are the same."""
     raw = raw_config(read_config(DEMO_FOLDER), 400)

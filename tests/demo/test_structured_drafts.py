@@ -91,7 +91,8 @@ def thinking(llm: LLM, number: int) -> GenerateRequest:
     return GenerateRequest(f"{number}", prompt, params)
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [16, 200])
 def test_thoughts_that_end_among_drafts(
     count: int, by_model: LLM, engines: dict[bool, LLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def nothing_compiles(llm: LLM) -> Iterator[None]:
     assert llm.engine.stats().compiles_after_ready == before
 
 
+@pytest.mark.long
 def test_ahead_of_the_device(engines: dict[bool, LLM]) -> None:
     with nothing_compiles(engines[True]):
         check_rows(engines[True], engines[False], "ahead")

@@ -20,7 +20,6 @@ from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.runner.devices import run_on_devices
-from tests.turns import one_of
 
 PERSON = {
     "type": "object",
@@ -67,7 +66,7 @@ def asked(number: int, **others: Any) -> SamplingParams:
 
 
 def check(params: SamplingParams, text: str) -> None:
-    constraint = params.structured_outputs
+    constraint = params.constraint
     assert constraint is not None
     if constraint.kind == "json_schema":
         jsonschema.validate(json.loads(text), json.loads(constraint.value))
@@ -77,7 +76,8 @@ def check(params: SamplingParams, text: str) -> None:
         assert text in json.loads(constraint.value)
 
 
-@pytest.mark.parametrize("name", one_of(3, OTHERS))
+@pytest.mark.long
+@pytest.mark.parametrize("name", OTHERS)
 def test_texts_are_valid_and_the_same_ahead_of_the_device_or_not(engines: dict[bool, LLM], name: str) -> None:
     """Beside rows that may say anything."""
     params = [asked(number, **OTHERS[name]) for number in range(16)]
@@ -288,6 +288,7 @@ def test_where_nothing_is_left_to_draw_the_request_is_told_so(client: openai.Ope
         list(client.completions.create(stream=True, **asked))
 
 
+@pytest.mark.long
 def test_files_and_flags_of_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
     schema.write_text(json.dumps(PERSON))

@@ -72,6 +72,7 @@ def test_there_are_examples() -> None:
     assert CURLS
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("example", PROGRAMS, ids=names(PROGRAMS))
 def test_a_program(example: Example, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     code = example.code
@@ -124,9 +125,9 @@ def test_flags_in_the_documents_exist() -> None:
 
 def test_what_generate_is_said_to_print_is_what_it_prints() -> None:
     """But for times and rates, which are a machine's own."""
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    command = re.search(r"^\.venv/bin/jaxinfer (generate .*)$", readme, re.MULTILINE)
-    said = re.search(r"^prompt: \d.*$", readme, re.MULTILINE)
+    document = (REPOSITORY / "jaxinfer" / "cli" / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^\.venv/bin/jaxinfer (generate .*)$", document, re.MULTILINE)
+    said = re.search(r"^prompt: \d.*$", document, re.MULTILINE)
     assert command is not None
     assert said is not None
     done = subprocess.run(
@@ -134,6 +135,12 @@ def test_what_generate_is_said_to_print_is_what_it_prints() -> None:
     )
     measured = re.compile(r"[\d.]+ (ms|s|tokens/s)\b")
     assert measured.sub("#", done.stderr.splitlines()[-1]) == measured.sub("#", said.group())
+
+
+def test_the_first_screen_of_the_readme_has_the_first_two_commands() -> None:
+    lines = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 220
+    assert [sum(line.startswith(command) for line in lines[:25]) for command in ("./scripts/serve", "curl")] == [1, 1]
 
 
 def test_links_lead_somewhere() -> None:

@@ -181,7 +181,7 @@ def test_more_rows_than_are_checked_do_not_draft(monkeypatch: pytest.MonkeyPatch
     assert steps.kept > 30
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_histories_have_the_tokens_that_grammars_force(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are computed at once, by plain steps between those that draft."""
@@ -269,7 +269,7 @@ def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.
         assert output.accepted_prediction > 2
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["draft_model", "eagle3"])
 def test_no_more_is_drafted_than_a_step_asks_for(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each draft is a pass of its own."""

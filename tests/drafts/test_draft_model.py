@@ -79,7 +79,7 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
     assert stats.accepted_tokens == stats.draft_tokens > 40
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (6, 0), (11, 3)])
 def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows catch up with what they missed, in several passes, also beside rows that missed less."""

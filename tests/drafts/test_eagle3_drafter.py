@@ -143,6 +143,7 @@ def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.
         assert core.stats().prefix_hits > 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (11, 3)])
 def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = with_head()

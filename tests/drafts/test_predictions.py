@@ -113,7 +113,7 @@ def check_tokens(found: Outputs, wanted: Outputs) -> None:
         assert (found[key].tokens, found[key].reason) == (output.tokens, output.reason), key
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("change", [right, edited, wrong, too_long, other])
 def test_tokens_are_those_without_a_prediction_and_counts_are_those_of_a_search(change, greedy: bool) -> None:

@@ -25,7 +25,7 @@ def live_names(core: EngineCore) -> list[str]:
 
 
 def check_blocks(core: EngineCore) -> None:
-    """Asserts the invariant of DESIGN §6 and who holds what, a shard and a group at a time."""
+    """Asserts the invariant of blocks (jaxinfer/DESIGN.md) and who holds what, a shard and a group at a time."""
     for shard, kv in enumerate(core.scheduler.state.kv_shards):
         _check_shard(kv, [sequence for sequence in live_sequences(core) if sequence.kv.shard == shard])
 

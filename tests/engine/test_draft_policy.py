@@ -1,5 +1,6 @@
 """DraftPolicy: how many drafts it chooses, beside a device whose steps take set times by the clock that it reads."""
 
+import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
+from jaxinfer.engine.scheduler.draft_policy import DraftPolicy, _Size
 from jaxinfer.engine.scheduler.repetition import Repetition
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.speculation import Speculation
@@ -512,3 +513,30 @@ def test_texts_of_others_are_not_looked_up() -> None:
     off, plan = Repetition(0), RecordingPlan(StepKind.DECODE, 0, 1)
     off.note(plan, StepResult(np.array([[7] * 50]), np.array([50]), np.array([True])))  # pyright: ignore
     assert not off.is_found()
+
+
+def test_who_is_taken_to_repeat_himself_in_vain_is_taken_so_ever_later() -> None:
+    """Drafts were tried and did not pay, or nobody would ask again so soon."""
+    repetition, taken = Repetition(4), list[int]()
+    for step in range(20_000):
+        plan = RecordingPlan(StepKind.DECODE, 0, 1)
+        repetition.note(plan, StepResult(np.array([[7]]), np.array([1]), np.array([True])))  # pyright: ignore
+        if repetition.is_found():
+            taken.append(step)
+    between = [after - before for before, after in itertools.pairwise(taken)]
+    assert between[:4] == [4, 8, 16, 32]
+    assert between[-1] == 2048
+
+
+def test_results_that_are_read_at_once_take_no_time_and_are_not_compared() -> None:
+    size = _Size(fewest=1, most=4, stages=1)
+    for _ in range(40):
+        size.gains.add(4, np.array([1]))  # no draft is kept
+    for number, seconds in ((0, 1.0), (1, 1.1), (4, 1.2)):
+        for _ in range(40):
+            size.times[number].add(seconds)
+    size._is_judged, size._best = True, 4
+    for _ in range(40):
+        size.times[4].add(0.0)
+    assert size.drafts() == 0
+    size.resumed(4, 1.0)

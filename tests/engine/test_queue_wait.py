@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.scheduler.queue_wait import Deadlines, QueueWait
+from jaxinfer.engine.scheduler.queue_wait import Deadlines, QueueWait, StepClock
 from jaxinfer.engine.sequence import Status
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.errors import QueueFullError
@@ -27,9 +27,17 @@ class Clock:
         return self.now
 
 
-def request(max_wait: float | None = None, tenant: tuple[str, ...] = (), tokens: int = 4) -> GenerateRequest:
+def request(
+    *,
+    tenant: tuple[str, ...] = (),
+    tokens: int = 4,
+    max_wait: float | None = None,
+    max_expected_wait: float | None = None,
+) -> GenerateRequest:
     params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
-    return GenerateRequest(str(next(NUMBERS)), [1, 2, 3], params, max_wait=max_wait, tenant=tenant)
+    return GenerateRequest(
+        str(next(NUMBERS)), [1, 2, 3], params, tenant=tenant, max_wait=max_wait, max_expected_wait=max_expected_wait
+    )
 
 
 def steps_of(core: EngineCore, clock: Clock, count: int, seconds: float = 1.0) -> dict[str, FinishReason]:
@@ -44,15 +52,20 @@ def steps_of(core: EngineCore, clock: Clock, count: int, seconds: float = 1.0) -
 
 def test_the_estimate_is_the_mean_interval_of_admissions_while_others_wait() -> None:
     clock = Clock()
-    wait = QueueWait(clock, slots=32)
+    steps = StepClock(clock)
+    wait = QueueWait(steps, slots=32)
     wait.planned(waiting=900, admitted=32)  # free slots are filled at once
     assert wait.estimate(900) == 0
     wait.planned(waiting=900, admitted=0)
     for left in range(899, 859, -1):
         clock.now += 2 * SECOND
+        steps.advance()
         wait.planned(waiting=left, admitted=1)
     assert wait.estimate(9) == pytest.approx(20)
-    clock.now += 80 * SECOND  # nobody has been admitted: it takes longer now
+    for _ in range(40):
+        clock.now += 2 * SECOND
+        steps.advance()
+        wait.planned(waiting=860, admitted=0)  # it takes longer now
     assert wait.estimate(9) == pytest.approx(40)
     wait.planned(waiting=0, admitted=860)
     assert wait.estimate(9) == 0
@@ -87,7 +100,7 @@ def test_requests_wait_about_as_long_as_estimated(a_step: int) -> None:
 def test_a_burst_refuses_nobody_before_the_pace_is_known() -> None:
     """Of an idle engine with long requests, to which all come at once: a slot's worth of them has to end first."""
     clock = Clock()
-    wait = QueueWait(clock, slots=256)
+    wait = QueueWait(StepClock(clock), slots=256)
     wait.planned(waiting=744, admitted=256)
     for _ in range(49):  # requests of five seconds, planned every tenth of one
         clock.now += SECOND // 10
@@ -95,6 +108,18 @@ def test_a_burst_refuses_nobody_before_the_pace_is_known() -> None:
         assert wait.estimate(744) < 15
     wait.planned(waiting=488, admitted=256)
     assert wait.estimate(488) == pytest.approx(489 * 4.8 / 256)
+
+
+def test_a_stall_is_no_part_of_the_estimate() -> None:
+    clock = Clock()
+    core = small_core(clock=clock, max_waiting=1000, fair_share="off")
+    for _ in range(80):
+        core.add_request(request())
+    steps_of(core, clock, 20, 0.5)
+    before = core.stats().expected_wait
+    clock.now += 120 * SECOND  # a program is compiled
+    steps_of(core, clock, 4, 0.5)
+    assert before / 2 <= core.stats().expected_wait <= 2 * before
 
 
 def test_an_overload_that_is_over_is_forgotten() -> None:
@@ -106,7 +131,7 @@ def test_an_overload_that_is_over_is_forgotten() -> None:
         steps_of(core, clock, 1)
     clock.now += 3600 * SECOND
     for _ in range(40):
-        core.add_request(request(max_wait=1))
+        core.add_request(request(max_expected_wait=1))
 
 
 @pytest.mark.parametrize("policy", ["priority", "sjf"])
@@ -117,12 +142,12 @@ def test_requests_that_may_pass_others_are_not_refused_by_their_number(policy: s
         core.add_request(request())
     steps_of(core, clock, 10)
     assert core.stats().expected_wait > 10
-    core.add_request(request(max_wait=1))
+    core.add_request(request(max_expected_wait=1))
 
 
 def test_what_has_ended_is_not_kept_until_its_time() -> None:
     clock = Clock()
-    deadlines = Deadlines(clock)
+    deadlines = Deadlines(StepClock(clock))
     core = small_core(max_waiting=1000, fair_share="off")
     for _ in range(500):
         core.add_request(request())
@@ -144,7 +169,7 @@ def test_a_compiler_or_a_stall_is_nobodys_wait() -> None:
     assert set(steps_of(core, clock, 40, 0.1).values()) == {FinishReason.LENGTH}
 
 
-def test_what_would_wait_longer_than_it_may_is_refused_at_once() -> None:
+def test_what_is_likely_to_wait_too_long_is_refused_at_once() -> None:
     clock = Clock()
     core = small_core(clock=clock, max_waiting=1000, fair_share="off")
     for _ in range(60):
@@ -153,9 +178,10 @@ def test_what_would_wait_longer_than_it_may_is_refused_at_once() -> None:
     wait = core.stats().expected_wait
     assert wait > 10
     with pytest.raises(QueueFullError) as refused:
-        core.add_request(request(max_wait=wait / 2))
+        core.add_request(request(max_expected_wait=wait / 2))
     assert wait <= refused.value.retry_after < wait + 1.5
-    core.add_request(request(max_wait=2 * wait))
+    core.add_request(request(max_expected_wait=2 * wait))
+    core.add_request(request(max_wait=wait / 2))  # which ends it when the time has come
 
 
 def test_one_that_has_waited_as_long_as_it_may_ends_and_one_that_runs_does_not() -> None:
@@ -182,5 +208,5 @@ def test_a_tenant_waits_for_its_share_alone() -> None:
         core.add_request(request(tenant=("flood",)))
     steps_of(core, clock, 10)
     with pytest.raises(QueueFullError):
-        core.add_request(request(max_wait=10, tenant=("flood",)))
-    core.add_request(request(max_wait=10, tenant=("other",)))
+        core.add_request(request(max_expected_wait=10, tenant=("flood",)))
+    core.add_request(request(max_expected_wait=10, tenant=("other",)))

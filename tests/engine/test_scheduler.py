@@ -1,4 +1,4 @@
-"""The scheduler's rules (DESIGN §4), one at a time."""
+"""The scheduler's rules (jaxinfer/design/scheduling.md, steps.md), one at a time."""
 
 from dataclasses import replace
 from typing import Any

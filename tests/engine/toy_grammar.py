@@ -22,7 +22,7 @@ class Toy(NamedTuple):
 
     @classmethod
     def of(cls, params: SamplingParams) -> "Toy | None":
-        asked = params.structured_outputs
+        asked = params.constraint
         if asked is None:
             return None
         salt, length, forces = map(int, asked.value.split(":"))

@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jsonschema
+from jsonschema import validators
 from llguidance import LLMatcher
+from referencing.jsonschema import specification_with
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.grammar.reading import read_tokenizers
@@ -14,7 +17,7 @@ from jaxinfer.grammar.source import grammar_text
 from tests.grammar.walks import END, FILE, SIZE
 
 TOKENIZER = read_tokenizers(str(FILE), SIZE, (END,)).guided
-SCALARS: list[Any] = [None, True, False, -1, 0, 1, 2, 3, 1.5, "", "a", "b", "ab", "ba", "x", "aab"]
+SCALARS: list[Any] = [None, True, False, -1, 0, 1, 2, 3, 1.5, "", "a", "b", "ab", "ba", "x", "aab", "a\rb", "]"]
 _LISTS = [[], *([each] for each in SCALARS), [1, 1], [1, 2], ["a", "b"], ["a", "a"], [1, "a"], ["a", 1], [None, True],
           [True, False], [1, 2, 3], ["a", "b", "a"]]  # fmt: skip
 _OBJECTS = [{}, *({key: each} for key in "abx" for each in (1, "a", None, 2, [1], {})),
@@ -22,6 +25,30 @@ _OBJECTS = [{}, *({key: each} for key in "abx" for each in (1, "a", None, 2, [1]
             {"a": 1, "b": "a", "x": 2}, {"a": "a", "x": 1}, {"b": 1, "x": 1}, {"ab": 1}, {"a": 1, "ab": 2}, {"": 1},
             {"a": 1, "b": 1, "x": 1, "ab": 1}]  # fmt: skip
 INSTANCES: list[Any] = [*SCALARS, *_LISTS, *_OBJECTS]
+
+
+IN_PYTHON = {"^a.b$": r"^a[^\n\r]b\Z", "^[]a]": "(?!)", "^(?:[]|b)$": r"^b\Z", "^[^]$": r"^[\s\S]\Z", "a.": r"a[^\n\r]"}
+"""Patterns that Python reads otherwise than JavaScript, and what Python has to read."""
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+    if isinstance(instance, str) and not re.search(IN_PYTHON.get(pattern, pattern), instance):
+        yield jsonschema.ValidationError("no match")
+
+
+def _validator_of(schema: Any) -> Any:
+    """By the schema's draft, with JavaScript's patterns. References below an `$id` stay below it also inside of `not`,
+    `if`, `oneOf` and `contains`, which jsonschema (4.26) reads by `evolve`, as if the `$id` were not there."""
+    draft = validators.extend(validators.validator_for(schema, jsonschema.Draft202012Validator), {"pattern": _pattern})
+    resource_of, evolve = specification_with(draft.META_SCHEMA["$schema"]).create_resource, draft.evolve
+
+    def evolve_below(self: Any, **changes: Any) -> Any:
+        if "_resolver" not in changes:
+            changes["_resolver"] = self._resolver.in_subresource(resource_of(changes["schema"]))
+        return evolve(self, **changes)
+
+    draft.evolve = evolve_below
+    return draft(schema)
 
 
 class Differences(NamedTuple):
@@ -60,7 +87,7 @@ def orders(value: Any) -> Iterator[Any]:
 def differences(schema: Any, instances: list[Any] = INSTANCES) -> Differences:
     """Return those of the instances that JSON Schema calls invalid and are accepted with any order of keys, and those
     that it calls valid and are accepted with none."""
-    matcher, validator = matcher_of(schema), jsonschema.Draft202012Validator(schema)
+    matcher, validator = matcher_of(schema), _validator_of(schema)
     accepted, rejected = [], []
     for each in instances:
         taken = any(accepts(matcher, json.dumps(one, separators=(",", ":"))) for one in orders(each))

@@ -228,7 +228,7 @@ def test_what_is_compiled_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (stats.grammars_cached, stats.grammars_compiled, stats.grammars_refused) == (2, 2, 2)
     assert (stats.grammars_kept, stats.grammar_bytes) == (2, sum(kept.bytes for kept in grammars._kept.values()))
     assert 0 < stats.grammar_seconds < 60
-    monkeypatch.setattr(Trial, "run", lambda *_: 1 / 0)
+    monkeypatch.setattr(Trial, "run", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         compiled(grammars, Constraint.text("regex", "c+", "it"))
     later = grammars.stats()
@@ -334,7 +334,7 @@ def test_what_is_kept_is_known_before_it_is_asked_for() -> None:
     assert not grammars.is_kept(params, ends)
     grammars.compile(params, ends)
     assert grammars.is_kept(params, ends)
-    constraint = params.structured_outputs
+    constraint = params.constraint
     assert constraint is not None
     for other in (Constraint.text("regex", "b+"), constraint.after_thought("</think>", None)):
         assert not grammars.is_kept(SamplingParams(structured_outputs=other), ends)

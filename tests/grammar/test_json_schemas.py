@@ -80,6 +80,7 @@ def accepts(grammars: Grammars, schema: Any, text: str) -> bool:
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_valid_instances_are_accepted_token_by_token_and_others_are_not(name: str) -> None:
     taken, instances, wrong = 0, 0, dict[str, int]()

@@ -2,15 +2,20 @@
 
 import json
 import random
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonschema
 import pytest
+from llguidance import LLExecutor
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar import trial_worker
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.grammar.schema.rewriting import rewritten
+from jaxinfer.grammar.source import grammar_text
+from jaxinfer.grammar.trial import Trial
+from tests.grammar import instances
 from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal, walk
 
 
@@ -104,7 +109,7 @@ def test_what_cannot_be_computed_is_refused_and_remembered(
     assert len(asked) == 1
 
 
-def test_recursion_of_the_rules_is_a_refusal(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recursion_of_the_rules_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever rule goes too deep."""
 
     def endless(schema: object, definitions: object) -> object:
@@ -112,7 +117,49 @@ def test_recursion_of_the_rules_is_a_refusal(grammars: Grammars, monkeypatch: py
 
     monkeypatch.setattr("jaxinfer.grammar.schema.rewriting.RULES", (endless,))
     with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: it cannot be computed: "):
-        compiled(grammars, Constraint.schema({"type": "integer", "maximum": 77}, "x"))
+        grammar_text(Constraint.schema({"type": "integer", "maximum": 77}, "x"), {})
+
+
+def test_a_defect_of_a_rule_is_a_refusal_that_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(schema: dict[str, Any], definitions: object) -> object:
+        return schema["nobody has this"]
+
+    def ask(job: bytes) -> bytes:
+        return json.dumps(trial_worker._answer_to(json.loads(job), known, executor)).encode()
+
+    monkeypatch.setattr("jaxinfer.grammar.schema.rewriting.RULES", (broken,))
+    known, executor = trial_worker._Known(instances.TOKENIZER, {}), LLExecutor(num_threads=1)
+    trial = Trial({})
+    monkeypatch.setattr(trial, "_start", lambda: None)
+    monkeypatch.setattr(trial, "_ask", ask)
+    with pytest.raises(
+        ParameterError, match=r"^x: this json_schema is refused: it could not be compiled \(KeyError\)$"
+    ):
+        trial.run(Constraint.schema({"type": "integer"}, "x"))
+    assert "in broken" in caplog.text
+
+
+def test_a_copy_that_gets_no_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one may have all of it again."""
+
+    class Ended(Exception):
+        """Instead of this process."""
+
+    def end() -> NoReturn:
+        raise Ended
+
+    def greedy(schema: object, definitions: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr("jaxinfer.grammar.schema.rewriting.RULES", (greedy,))
+    monkeypatch.setattr("os.abort", end)
+    known, executor = trial_worker._Known(instances.TOKENIZER, {}), LLExecutor(num_threads=1)
+    with pytest.raises(Ended):
+        trial_worker._answer_to(
+            {"constraint": {"kind": "json_schema", "value": "{}"}, "forces": True, "calls": []}, known, executor
+        )
 
 
 @pytest.mark.parametrize("length", [1, 40, 80])

@@ -37,6 +37,32 @@ EXACT: dict[str, Any] = {
     "a closed tuple": {"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
     "dependencies on keys": {"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["b"]}, "type": "object",
                              "properties": A_B},
+    "items that nothing evaluates": {"type": "array", "prefixItems": [{"type": "string"}], "unevaluatedItems": False},
+    "no items that nothing evaluates": {"items": {"type": "string"}, "unevaluatedItems": False},
+    "a constant among others": {"const": 1, "enum": [2, 1.0, "a"]},
+    "no constant among others": {"type": ["integer", "null"], "anyOf": [{"const": 1, "enum": [2]}, {"type": "null"}]},
+    "values twice": {"oneOf": [{"enum": [1, 1.0, True, 1]}, {"enum": ["a", "a", False]}]},
+    "an annotation like a bound": {"oneOf": [{"type": "string", "exclusiveMinLength": 5},
+                                             {"type": "string", "maxLength": 1}]},
+    "annotations like bounds of items": {"oneOf": [{"type": "array", "exclusiveMinItems": 5},
+                                                   {"type": "array", "maxItems": 1}]},
+    "an $id inside": {"properties": {"a": {"$id": "x", "type": "integer"}, "b": {"$ref": "#/properties/a"}}},
+    "an $id with references of its own": {
+        "$defs": {"b": {"type": "boolean"}},
+        "type": "object",
+        "properties": {"a": {"$id": "x", "$defs": {"b": {"type": "null"}}, "not": {"$ref": "#/$defs/b"}}},
+    },
+    "a definition below an $id": {
+        "$ref": "#/$defs/a/properties/x",
+        "$defs": {
+            "b": {"type": "boolean"},
+            "a": {
+                "$id": "urn:a",
+                "$defs": {"b": {"type": "string"}},
+                "properties": {"x": {"not": {"$ref": "#/$defs/b"}}},
+            },
+        },
+    },
     "additionalItems alone": {"type": "array", "additionalItems": False},
     "names of any kind": {"propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}},
     "names of an enum": {"type": "object", "propertyNames": {"enum": ["a", "b"]},
@@ -46,6 +72,12 @@ EXACT: dict[str, Any] = {
     "names of a length": {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 1}},
     "names by reference": {"type": "object", "propertyNames": {"$ref": "#/$defs/k"}, "$defs": {"k": {"enum": ["a"]}}},
     "names of either kind": {"type": "object", "propertyNames": {"anyOf": [{"const": "x"}, {"pattern": "^a"}]}},
+    "names of a constant among others": {"type": "object", "propertyNames": {"const": "a", "enum": ["b", "a"]}},
+    "names of no constant among others": {"type": "object", "propertyNames": {"const": "a", "enum": ["b"]}},
+    "names of a kind that none has, or a pattern": {
+        "type": "object", "propertyNames": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^a$"}]}},
+    "names of no kind": {"type": "object", "propertyNames": {"anyOf": [{"type": "null"}, {"const": 1}]}},
+    "names of a length that is written as a fraction": {"type": "object", "propertyNames": {"minLength": 2.0}},
     "names beside properties": opened(propertyNames={"enum": ["a", "x"]}),
     "no names": {"type": "object", "propertyNames": False},
     "names that are no strings": {"propertyNames": {"type": "integer"}},
@@ -115,7 +147,17 @@ def test_a_rule_is_exact(name: str) -> None:
 
 
 def test_tuples_hold_in_the_words_of_all_drafts() -> None:
-    """Of drafts up to 2019-09, `items` is a list."""
+    """Of drafts up to 2019-09, `items` is a list, and `unevaluatedItems` is of others."""
+    draft = "https://json-schema.org/draft/2019-09/schema"
+    one = {"type": "array", "items": [{"type": "string"}]}
+    for others, taken, left in (
+        ({"unevaluatedItems": False}, ['["a"]', "[]"], ['["a",1]', "[1]"]),
+        ({"unevaluatedItems": {"type": "integer"}}, ['["a",1]', '["a"]'], ['["a","b"]']),
+        ({"unevaluatedItems": False, "additionalItems": {"type": "integer"}}, ['["a",1]'], ['["a","b"]']),
+        ({"unevaluatedItems": False, "prefixItems": [{"type": "string"}]}, ['["a"]'], ['["a",1]']),
+    ):
+        matcher = matcher_of({"$schema": draft, **one, **others})
+        assert [accepts(matcher, each) for each in (*taken, *left)] == [*(True for _ in taken), *(False for _ in left)]
     for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema"):
         older = {"$schema": draft, "type": "array", "items": [{"type": "integer"}, {"type": "string"}]}
         newer = {"$schema": draft, "type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}
@@ -126,6 +168,27 @@ def test_tuples_hold_in_the_words_of_all_drafts() -> None:
         assert not accepts(matcher_of({**older, "additionalItems": False}), '[1,"a",2]')
 
 
+PATTERNS = {
+    "^a.b$": (["axb", "aéb", "a b"], ["a\rb", "a\nb", "a\u2028b", "a\u2029b"]),
+    "^a[.]b$": (["a.b"], ["axb"]),
+    r"^a\.b$": (["a.b"], ["axb"]),
+    "^(?:[]a]|b)$": (["b"], ["]", "a"]),
+    "^[^]$": (["a", "]", "\n"], ["", "ab"]),
+    "^[^]a]$": (["xa]"], ["x", "]"]),
+    "(?s)^a.b$": (["axb", "a\rb", "a\nb"], ["ab"]),
+    "^(?:a.|(b))$": (["ax", "b"], ["a\r"]),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_means_what_javascript_means_by_it(pattern: str) -> None:
+    """`.` ends at four letters, `[]` is empty, and `[^]` is any letter."""
+    taken, left = PATTERNS[pattern]
+    matcher = matcher_of({"type": "string", "pattern": pattern})
+    for each in (*taken, *left):
+        assert accepts(matcher, json.dumps(each, ensure_ascii=False)) == (each in taken), each
+
+
 REFUSED = {
     "many that differ": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
     "not an integer": {"not": {"type": "integer"}},
@@ -134,6 +197,22 @@ REFUSED = {
     "names of unknown kind": {"type": "object", "propertyNames": {"not": {"pattern": "^a"}}},
     "what an array contains": {"type": "array", "contains": {"type": "string"}},
     "a constant that is rounded": {"const": 2**53 + 1},
+    "a constant that would be rounded to another": {"const": 2**53, "enum": [2**53 + 1]},
+    "an $id that is referred to": {
+        "$ref": "urn:a",
+        "$defs": {
+            "b": {"type": "boolean"},
+            "a": {"$id": "urn:a", "$defs": {"b": {"type": "string"}}, "not": {"$ref": "#/$defs/b"}},
+        },
+    },
+    "an $id where no schema stands": {
+        "$ref": "#/x/a",
+        "x": {"a": {"$id": "urn:a", "$defs": {"b": {}}, "not": {"$ref": "#/$defs/b"}}},
+    },
+    "a reference to nothing": {
+        "$defs": {"a": {"properties": {"b": {"type": "string"}}}, "b": {"type": "boolean"}},
+        "properties": {"v": {"not": {"$ref": "#/$defs/a/properties/b"}}, "w": {"$ref": "#/nowhere"}},
+    },
 }
 
 
@@ -188,6 +267,14 @@ def test_a_key_in_other_letters_is_no_other_key(name: str) -> None:
     matcher = matcher_of({"type": "object", **schema})
     assert not accepts(matcher, wrong)
     assert accepts(matcher, right)
+
+
+def test_parts_of_a_duration_are_numbers_that_programs_can_hold() -> None:
+    matcher = matcher_of({"type": "string", "format": "duration"})
+    for text in ("P3W", "P1Y2M3DT4H5M6S", "P999999Y999999M999999DT999999H999999M999999S"):
+        assert accepts(matcher, f'"{text}"')
+    for text in ("P1234567W", "PT8108121818121H", "P", "P1S"):
+        assert not accepts(matcher, f'"{text}"')
 
 
 def test_control_characters_are_written_by_number_where_constants_have_them() -> None:
@@ -250,6 +337,9 @@ def test_recursion_that_can_end_is_kept() -> None:
 MALFORMED = {
     "required": ({"type": "object", "properties": {"a": {"required": True}}}, "#/properties/a"),
     "properties": ({"properties": ["a"]}, "#"),
+    "$defs": ({"$defs": [1], "$ref": "#/$defs/a"}, "#"),
+    "definitions": ({"definitions": {"a": 1}, "$ref": "#/definitions/b"}, "#"),
+    "additionalItems": ({"items": [{}], "additionalItems": [{"maxLength": [1]}]}, "#"),
     "anyOf": ({"items": {"anyOf": {"type": "string"}}}, "#/items"),
     "minLength": (
         {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {"minLength": -1}}}}},
@@ -262,8 +352,15 @@ MALFORMED = {
 def test_a_keyword_of_another_shape_is_named_with_its_place(keyword: str) -> None:
     schema, place = MALFORMED[keyword]
     with pytest.raises(
-        ParameterError, match=rf"^x: this json_schema is refused: {keyword} must be .* \(at {re.escape(place)}\)$"
+        ParameterError,
+        match=rf"^x: this json_schema is refused: {re.escape(keyword)} must be .* \(at {re.escape(place)}\)$",
     ):
+        matcher_of(schema)
+
+
+@pytest.mark.parametrize("schema", [{"$defs": None, "$ref": "#/$defs/a"}, {"$defs": None, "$ref": "x"}])
+def test_no_definitions_are_no_object(schema: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: \$defs must be an object of schemas"):
         matcher_of(schema)
 
 

@@ -4,16 +4,20 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
+from itertools import takewhile
 
 import pytest
 
 from tests.material import REPOSITORY
 
 DESIGN = "jaxinfer/DESIGN.md"
-DESIGN_DOCUMENTS = (DESIGN, "jaxinfer/DECISIONS.md", "jaxinfer/ROADMAP.md")
+PAGES = tuple(f"jaxinfer/design/{page.name}" for page in sorted((REPOSITORY / "jaxinfer" / "design").glob("*.md")))
+DESIGN_DOCUMENTS = (DESIGN, *PAGES, "jaxinfer/DECISIONS.md", "jaxinfer/ROADMAP.md")
 FOLDERS = ("jaxinfer", "kernels", "tests", "benchmarks", "configs", "scripts", ".ci")
 MAX_WIDTH = 120
 MAX_GLOSSARY_LINES = 40
+MAX_DESIGN_LINES = 300
+MAX_PAGE_LINES = 200
 _TABLE = "| what happened elsewhere | our rule | test |"
 
 _EXTENSIONS = r"\.(?:py|pyi|md|ya?ml|json|toml|txt|txtpb|proto|mjs|csv|svg|npz|safetensors)"
@@ -37,9 +41,9 @@ def _read(document: str) -> str:
 
 def _rows() -> list[tuple[str, str]]:
     """(what happened, tests) of every row of the rules of the edge."""
-    text = _read(DESIGN)
+    text = _read("jaxinfer/design/serving.md")
     lines = text[text.index(_TABLE) :].splitlines()[2:]
-    table = lines[: next(i for i, line in enumerate(lines) if not line.startswith("|"))]
+    table = list(takewhile(lambda line: line.startswith("|"), lines))
     return [(cells[0], cells[2]) for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in table)]
 
 
@@ -115,10 +119,38 @@ def test_lines_fit_a_screen(document: str) -> None:
     assert [line for line in lines if len(line) > MAX_WIDTH] == []
 
 
-def test_sections_keep_their_numbers() -> None:
-    """Docstrings, READMEs and other documents refer to them."""
-    numbers = re.findall(r"^## (\d+)\. ", _read(DESIGN), re.MULTILINE)
-    assert numbers == [str(number) for number in range(1, 16)]
+def test_the_design_is_short_and_lists_its_pages() -> None:
+    text = _read(DESIGN)
+    assert len(text.splitlines()) <= MAX_DESIGN_LINES
+    listed = re.findall(r"^\| \[[^]]+\]\((design/[\w-]+\.md)\) \|", text, re.MULTILINE)
+    assert sorted(f"jaxinfer/{page}" for page in listed) == sorted(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_short_and_says_what_it_describes(page: str) -> None:
+    text = _read(page)
+    assert len(text.splitlines()) <= MAX_PAGE_LINES
+    assert re.match(r"# .+\n\nThis page describes ", text)
+
+
+def _anchors(document: str) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", _read(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _leads_somewhere(document: str, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (REPOSITORY / document).parent.joinpath(path).resolve() if path else REPOSITORY / document
+    if not target.exists() or not anchor or target.suffix != ".md":
+        return target.exists()
+    return anchor in _anchors(str(target.relative_to(REPOSITORY)))
+
+
+@pytest.mark.parametrize("document", documents())
+def test_links_lead_to_files_and_headings(document: str) -> None:
+    links = re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", re.sub(r"`[^`]*`", "", _read(document)))
+    assert [link for link in links if not _leads_somewhere(document, link)] == []
 
 
 def test_decisions_have_dates_newest_last() -> None:
@@ -131,6 +163,6 @@ def test_decisions_have_dates_newest_last() -> None:
 
 
 def test_the_glossary_is_short() -> None:
-    glossary = re.split(r"^## ", _read(DESIGN).split("## 15. Glossary\n")[1], flags=re.MULTILINE)[0]
+    glossary = re.split(r"^## ", _read(DESIGN).split("## Glossary\n")[1], flags=re.MULTILINE)[0]
     assert "block" in glossary
     assert len(glossary.strip().splitlines()) <= MAX_GLOSSARY_LINES

@@ -1,6 +1,7 @@
 """scripts/environment.sh with a stand-in for uv that writes down what it is asked to install."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,43 @@ ensure_environment "$repository/.venv" "$@"
 "$repository/.venv/bin/python" -c 'print("ran")'
 """
 
+
+BUILD = """\
+import pathlib, sys
+with (pathlib.Path(__file__).parent / "log").open("a") as log:
+    print(*sys.argv[1:], pathlib.Path(sys.prefix).name == ".venv", file=log)
+if not sys.argv[1:] and (pathlib.Path(__file__).parent / "fail").exists():
+    sys.exit("no native kernels: no compiler\\nand more")
+"""
+"""A build.py that writes down what it is asked, and whether the environment's Python runs it."""
+
+
+PIP = """#!/usr/bin/env bash
+[[ "$*" == *--version ]] && exit
+cat "$(dirname "$0")/said"
+exit "$(cat "$(dirname "$0")/status")"
+"""
+"""A Python whose pip says what a file has, and ends with a status."""
+
+INSTALLED = """\
+Collecting small
+  Downloading small-1.0-py3-none-any.whl.metadata (2.0 MB)
+  Downloading small-1.0-py3-none-any.whl (20 kB)
+Processing /wheels/near-2.0-py3-none-any.whl
+Downloading large_one-0.1.86-cp311-cp311-manylinux_2_28_x86_64.whl (21.8 MB)
+Installing collected packages: small, near, large_one
+Successfully installed large_one-0.1.86 near-2.0 small-1.0
+"""
+
+FAILED = """\
+Looking in indexes: https://pypi.org/simple
+Collecting small
+  error: subprocess-exited-with-error
+
+  exit code: 1
+      Collecting setuptools
+      ERROR: no compiler
+"""
 
 BASE_PYTHON: str = getattr(sys, "_base_executable")  # noqa: B009 - of the environment that runs the tests
 
@@ -78,6 +116,13 @@ class Checkout:
         log.write_text("")
         return [line.removeprefix("install ").removeprefix(str(self.root)) for line in lines]
 
+    def with_native_kernels(self) -> Path:
+        """Where their build is, which writes a log and may fail."""
+        folder = self.root / "kernels/jaxinfer_kernels/cpu"
+        folder.mkdir(parents=True)
+        (folder / "build.py").write_text(BUILD)
+        return folder
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
@@ -106,6 +151,20 @@ def test_extras_add_up_and_none_is_taken_away(checkout: Checkout):
     checkout.go()
     checkout.go(JAXINFER_EXTRAS="cuda uvloop")
     assert checkout.installed() == ["venv", "[dev]", "[cuda,dev,uvloop]"]
+
+
+def test_native_kernels_are_compiled_ahead_and_are_looked_after_each_time(checkout: Checkout):
+    folder = checkout.with_native_kernels()
+    assert checkout.go()[:2] == (0, "ran\n")
+    assert checkout.go() == (0, "ran\n", "")
+    assert (folder / "log").read_text().splitlines() == ["--ahead False", "True", "True"]
+
+
+def test_one_line_says_that_native_kernels_cannot_be_built(checkout: Checkout):
+    folder = checkout.with_native_kernels()
+    checkout.go()
+    (folder / "fail").touch()
+    assert checkout.go() == (0, "ran\n", "go: no native kernels: no compiler\n")
 
 
 def test_a_moved_checkout_gets_a_new_one(checkout: Checkout, tmp_path: Path):
@@ -183,3 +242,43 @@ def test_an_environment_of_somebody_else_is_kept(checkout: Checkout):
     assert checkout.go()[:2] == (0, "ran\n")
     assert (venv / "theirs").exists()
     assert checkout.installed() == [""]
+
+
+def pip_install(root: Path, said: str, status: int) -> subprocess.CompletedProcess[str]:
+    """Runs what installs where there is no uv."""
+    folder = root / "bin"
+    folder.mkdir()
+    (folder / "said").write_text(said)
+    (folder / "status").write_text(str(status))
+    (folder / "python").write_text(PIP)
+    (folder / "python").chmod(0o755)
+    program = 'source "$1/scripts/environment.sh"; has_uv() { false; }; install "$2" "" || exit 1'
+    command = ["bash", "-euo", "pipefail", "-c", program, "go", str(REPOSITORY), str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_pips_large_downloads_and_numbers_are_shown(tmp_path: Path):
+    done = pip_install(tmp_path, INSTALLED, 0)
+    assert (done.returncode, done.stdout) == (0, "")
+    lines = [re.fullmatch(r"\S+ \d+:\d\d (.*)", line) for line in done.stderr.splitlines()]
+    assert [line and line[1] for line in lines] == [
+        "downloading large_one 0.1.86 (21.8 MB)",
+        "installing 3 packages",
+        "installed 3 packages",
+    ]
+
+
+def test_pips_own_error_is_shown_in_full(tmp_path: Path):
+    done = pip_install(tmp_path, FAILED, 2)
+    assert done.returncode == 1
+    assert done.stderr.startswith(FAILED.partition("small\n")[2])
+    assert f"pip failed; all that it said is in {tmp_path}/install.log" in done.stderr
+    assert (tmp_path / "install.log").read_text() == FAILED
+
+
+@pytest.mark.long
+def test_a_quiet_pip_is_still_at_work(tmp_path: Path):
+    program = 'source "$1/scripts/environment.sh"; { echo Collecting one; sleep 11; } | show_progress "$2"'
+    command = ["bash", "-euo", "pipefail", "-c", program, "go", str(REPOSITORY), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert re.search(r" \d:\d\d 1 packages found$", done.stderr.splitlines()[0])

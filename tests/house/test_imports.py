@@ -1,4 +1,4 @@
-"""The import rules of jaxinfer/DESIGN.md, section 2, read off the source."""
+"""The import rules of jaxinfer/DESIGN.md, "Packages and imports", read off the source."""
 
 import subprocess
 import sys
@@ -32,6 +32,7 @@ NO_JAX = (
     "constraint",
     "grammar",
     "fair_queue",
+    "heap",
     "errors",
     "console",
     "cli",
@@ -70,6 +71,7 @@ ARROWS = {
     "version": (),
     "signals": (),
     "fair_queue": (),
+    "heap": (),
     "folder_files": ("errors",),
     "parameter": ("errors",),
     "structural_tag": ("errors",),
@@ -81,7 +83,7 @@ ARROWS = {
     "config_tree": ("errors", "config", "other_values"),
     "metrics": (*BASE, "engine.types"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
-    "grammar": (*BASE, "engine.constraint", "engine.step.shapes", "text.limited_process"),
+    "grammar": (*BASE, "heap", "engine.constraint", "engine.step.shapes", "text.limited_process"),
     "speculative": BASE,
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),

@@ -67,7 +67,9 @@ def normal(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> j
 
 
 def codes(rng: np.random.Generator, *shape: int, dtype: Any) -> jax.Array:
-    """Any of a type's codes but NaN."""
+    """Any of a type's codes but NaN; of uint8, which holds two of four bits, the last axis is half as long."""
+    if dtype == jnp.uint8:
+        return jnp.asarray(rng.integers(0, 256, (*shape[:-1], shape[-1] // 2)), dtype)
     if dtype in _ALL:
         every = _ALL[dtype]()
         return every[rng.integers(0, len(every), shape)]
@@ -113,9 +115,18 @@ def wide(array: Any) -> np.ndarray:
     return np.asarray(jnp.asarray(array).astype(jnp.float32), np.float64)
 
 
+def four_bit_codes(packed: Any) -> np.ndarray:
+    """Codes [..., K] of bytes [..., K // 2]: a block of 32 has its first half in the low bits of 16 bytes."""
+    *lead, size = packed.shape
+    blocks = np.asarray(packed, np.int64).reshape(*lead, -1, 16)
+    found = np.concatenate([blocks % 16, blocks // 16], axis=-1).reshape(*lead, 2 * size)
+    return np.where(found < 8, found, found - 16)
+
+
 def dequantised(weight: Any, scales: Any, zeros: Any = None) -> np.ndarray:
     """(weight - zeros) * scales, value by value, with no reshape: the oracle must not share the code's layout."""
-    weight, scales = wide(weight), wide(scales)
+    weight = four_bit_codes(weight) if weight.dtype == jnp.uint8 else wide(weight)
+    scales = wide(scales)
     zeros = np.zeros_like(scales) if zeros is None else wide(zeros)
     if scales.ndim < weight.ndim:
         scales, zeros = scales[..., None], zeros[..., None]

@@ -172,7 +172,10 @@ def test_static_short_rows_equal_traced():
     ("change", "message"),
     [
         ({"backend": "none"}, "backend 'none' is unknown"),
-        ({"backend": "mosaic_tpu"}, "backend for pages in layout tokens must be xla or mosaic_gpu, not mosaic_tpu"),
+        (
+            {"backend": "mosaic_tpu"},
+            "backend for pages in layout tokens must be xla or mosaic_gpu or native, not mosaic_tpu",
+        ),
         ({"layout": KVLayout.LATENT}, "layout latent has one row for all heads"),
         ({"short_len": 0}, "short_len must be at least 1"),
         ({"short_rows": 3}, "short_rows must be 0 to 1"),

@@ -142,7 +142,7 @@ def test_another_jax_is_told_why(version: tuple[int, ...], reason: str, monkeypa
 def test_latent_attention_is_refused():
     rows = RaggedRows(jnp.ones((1, 1), jnp.int32), *jnp.array([[0], [0], [1]], jnp.int32))
     q, latent, pages = jnp.ones((1, 4, 64)), jnp.ones((1, 64)), jnp.ones((1, 2, 16, 64))
-    with pytest.raises(ValueError, match="must be xla or mosaic_tpu, not mosaic_gpu"):
+    with pytest.raises(ValueError, match="must be xla or mosaic_tpu or native, not mosaic_gpu"):
         ragged_latent_attention(
             q, latent, pages, 0, rows, value_dim=32, short_rows=1, short_len=1, scale=1.0, backend="mosaic_gpu"
         )

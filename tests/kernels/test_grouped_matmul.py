@@ -155,13 +155,16 @@ def test_the_twin_holds_one_expert_and_one_tile():
             {"x": jnp.ones((4, 8), jnp.float16), "backend": "mosaic_tpu"},
             "x in float16 is for xla alone, not for mosaic_tpu",
         ),
-        ({"weights": jnp.ones((3, 2, 7))}, r"weights must be \[E, N, 8\], not \(3, 2, 7\)"),
+        (
+            {"weights": jnp.ones((3, 2, 7))},
+            r"weights must be \[E, N, 8\], or packed .*, not \(3, 2, 7\)",
+        ),
         (
             {"weights": jnp.ones((3, 2, 8), jnp.int32)},
-            "weights must be bfloat16, float16, float32, int8, int4, e4m3 or e2m1, not int32",
+            "weights must be bfloat16, float16, float32, int8, int4, e4m3, e2m1 or packed, not int32",
         ),
         ({"group_sizes": jnp.ones(2, jnp.int32)}, r"group_sizes must be \(3,\) of int32, not \(2,\) of int32"),
-        ({"scales": jnp.ones((3, 2))}, "scales must be given for int8, int4, e4m3 and e2m1 weights and for no others"),
+        ({"scales": jnp.ones((3, 2))}, "scales must be given for quantised weights and for no others"),
         ({"weights": jnp.ones((3, 2, 8), jnp.int8)}, "weights are int8"),
         ({"zeros": jnp.ones((3, 2))}, "zeros must be given with scales alone, .* weights are float32"),
         (

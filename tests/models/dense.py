@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.layers.attention import Heads
+from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, NormKind
 from jaxinfer.model_config.mlp_kind import MlpKind
@@ -32,11 +33,15 @@ CONFIG = uniform_decoder(
     hidden_size=64,
     max_position_embeddings=128,
 )
+_BY_XLA = Dispatch()
 TOKENS = np.random.default_rng(0).integers(0, 256, 24)
 
 
-def dense_logits(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:
-    """Logits by plain attention over this call's tokens; kv counts how often each layer of each group was reached."""
+def dense_logits(model: LoadedModel, tokens: np.ndarray, dispatch: Dispatch = _BY_XLA) -> np.ndarray:
+    """Logits by plain attention over this call's tokens; kv counts how often each layer of each group was reached.
+
+    dispatch: by default experts are multiplied by `xla`, whatever the model's backend.
+    """
     config, attention = model.config, dense_attention(model.config)
 
     def attend(heads, kv, place):
@@ -47,8 +52,8 @@ def dense_logits(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:
     def forward(weights, head, tokens):
         decoder = model.build(weights)
         counts = tuple(jnp.zeros(len(group.layers)) for group in config.kv_groups)
-        hidden, counts = decoder(tokens, jnp.arange(len(tokens)), counts, attend)
-        return model.logits(head, decoder.final_norm(hidden)), counts
+        out = decoder.run(tokens, jnp.arange(len(tokens)), counts, None, attend, dispatch)
+        return model.logits(head, decoder.final_norm(out.hidden)), out.kv
 
     logits, counts = jax.jit(forward)(model.weights, model.head, tokens)
     for count in counts:

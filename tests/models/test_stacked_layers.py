@@ -1,50 +1,29 @@
 """Stacked layers whose matrices kernels multiply: the kernels read each where it lies, on one device and on several."""
 
-from dataclasses import replace
-
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.layers.stack import Layout
-from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
-from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.runner.kernel_backends import kernel_interpreter
-from jaxinfer.runner.products import with_products
-from tests.model_config.uniform import uniform_decoder
 from tests.runner.devices import run_on_devices
 
-from .dense import CONFIG, TOKENS, dense_logits
+from .dense import TOKENS, dense_logits
+from .stacked import made
 
 _FEW = TOKENS[:6]
-_ATTENTION = replace(CONFIG.layers[0].attention, num_heads=8)
-MLPS = {
-    "dense": MlpKind(256),
-    "experts": MlpKind(128, experts=ExpertsKind(8, 2, 128, RouterKind(normalise=True), shared=128)),
-}
-
-
-def made(mlp: str, quantization: str, layout: Layout, backend: str, mesh: MeshConfig = ONE_DEVICE) -> LoadedModel:
-    """Three layers of random weights, the same in every layout."""
-    decoder = uniform_decoder(
-        _ATTENTION, MLPS[mlp], windows=(None,) * 3, vocab_size=256, hidden_size=128, max_position_embeddings=64
-    )
-    config = decoder.quantised(quantization).over(*mesh.parts)
-    model = random_model(
-        config, dtype=jnp.dtype("float32"), seed=5, layout=layout, mesh=make_mesh(mesh), rules=mesh.rules
-    )
-    model = replace(model, experts_backend=backend)
-    return model if backend == "xla" else with_products(model, backend)
 
 
 def check(mlp: str, quantization: str, mesh: MeshConfig = ONE_DEVICE) -> None:
-    """Logits of stacked layers by the TPU's kernels, beside those of unrolled ones by plain JAX on one device."""
+    """Logits of stacked layers by the TPU's kernels, beside those of unrolled ones by plain JAX on one device.
+
+    On several devices experts are multiplied by `xla`.
+    """
     wanted = dense_logits(made(mlp, quantization, "unrolled", "xla"), _FEW)
     stacked = made(mlp, quantization, "stacked", "mosaic_tpu", mesh)
+    dispatch = stacked.dispatch() if mesh is ONE_DEVICE else Dispatch()
     with kernel_interpreter(stacked):
-        found = dense_logits(stacked, _FEW)
+        found = dense_logits(stacked, _FEW, dispatch)
     np.testing.assert_allclose(found, wanted, atol=2e-4 * np.abs(wanted).max())
 
 
@@ -63,6 +42,7 @@ def test_plain_products_of_stacked_layers(quantization: str) -> None:
 
 
 ON_DEVICES = """
+from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.parallel.mesh_config import MeshConfig
 from tests.models.test_stacked_layers import check
 

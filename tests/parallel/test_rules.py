@@ -45,7 +45,7 @@ def test_the_arrays_of_models_are_known():
         config = read_declared(GOLDENS / family).config
         for layout in ("unrolled", "stacked"):
             plan = plan_model(config, np.dtype("float32"), layout)
-            found |= {leaf.axes for one in (*plan.weights, *plan.head) for leaf in one.leaves("cpu")}
+            found |= {leaf.axes for one in (*plan.weights, *plan.head) for leaf in one.leaves("bytes")}
     logical = {tuple(axis for axis in axes if axis is not None) for axes in found}
     assert [axes for axes in logical if not any(set(axes) <= set(array) for array in ARRAYS)] == []
     assert {axis for axes in logical for axis in axes} == {field.name for field in fields(ShardingRules)}

@@ -250,6 +250,7 @@ import jax.numpy as jnp
 from jaxinfer.build import _with_blocks
 from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.runner.pipeline import fitting
 from jaxinfer.runner.pipeline.stage import StagedModel
 from jaxinfer.runner.sizes import plan_shapes, this_device
 from tests.plan.test_calibration import *
@@ -257,6 +258,7 @@ from tests.plan.test_calibration import *
 with TemporaryDirectory() as folder:
     file = Path(folder) / "measured.json"
     file.write_text(json.dumps(MEASURED))
+    fitting.machine_memory = lambda: MEASURED["memory_bytes"]
     for axes in ({}, {"tensor": 8}, {"data": 2, "tensor": 4}):
         mesh, asked = MeshConfig(axes), EngineConfig(load=ModelConfig(max_model_len=64))
         for name in ("dense", "windowed"):

@@ -91,7 +91,7 @@ def test_a_file_that_was_broken_is_compiled_again(worker, tmp_path: Path) -> Non
     assert not any(answer.kept for answer in compile_programs(request_of(tiny_plan()), Bounds()))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("act", "bounds", "problem"),
     [

@@ -61,6 +61,7 @@ class HostGroup:
             *program, "serve", str(model or self._model), "--port", str(self._urls[host_id]), "--log-level", "info",
             "--coordinator", f"127.0.0.1:{coordinator}", "--num-hosts", str(self.num_hosts), "--host-id", str(host_id),
             "--compile-cache-dir", str(self.caches[host_id]), "--drain-seconds", "2", "--disable-log-stats",
+            "--default-deadline", "0",
             *self._flags, *more,
             stdout=self._files[host_id], stderr=self._files[host_id], cwd=REPOSITORY,
             env={**os.environ, **ENVIRONMENT},

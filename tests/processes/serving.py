@@ -97,10 +97,11 @@ class Serving:
 async def serving(
     folder: Path, *flags: str, program: tuple[str, ...] = SIMULATED, log: Path | None = None
 ) -> AsyncIterator[Serving]:
-    """Starts a server, and ends it: with SIGTERM, unless it has ended. log: gets its standard error."""
+    """Starts a server, and ends it: with SIGTERM, unless it has ended. log: gets its standard error. Requests may wait
+    for any time: on a busy machine a queue is long."""
     with contextlib.nullcontext() if log is None else log.open("w") as errors:
         process = await asyncio.create_subprocess_exec(
-            *program, "serve", str(folder), "--port", "0", "--drain-seconds", "2", *flags,
+            *program, "serve", str(folder), "--port", "0", "--drain-seconds", "2", "--default-deadline", "0", *flags,
             stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT},
         )  # fmt: skip
     try:

@@ -111,7 +111,7 @@ async def test_an_engine_that_stalls_ends_no_host(model: Path, tmp_path: Path) -
         asking = asyncio.create_task(ask(group.session, group.hosts[0].url, body))
         await group.hosts[0].until_running(1)
         engines[1].suspend()
-        assert (await asking).end == "engine_unavailable"
+        assert (await asking).end in ("engine_unavailable", "[DONE]")  # tried again if it had no token yet
         await asyncio.sleep(0.5)
         engines[1].resume()
         assert await group.until_restarted(engines, 60) == 0

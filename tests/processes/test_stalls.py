@@ -27,6 +27,7 @@ def restarted(server: Serving) -> list[int]:
     return [child.pid for child in psutil.Process(server.process.pid).children()]
 
 
+@pytest.mark.long
 async def test_a_stopped_engine_ends_its_streams_and_is_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with serving(folder, *WATCHED, program=SLOW_STEPS, log=log) as server:

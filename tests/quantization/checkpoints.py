@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxinfer_kernels.cpu.packed import unpack
 from safetensors.numpy import save_file
 
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -135,9 +136,10 @@ def values_of(model: LoadedModel) -> dict[str, np.ndarray]:
 
 
 def _values(weight: Weight, leaves: Iterator[np.ndarray]) -> np.ndarray:
-    first = next(leaves).astype(np.float32)
+    first = next(leaves)
     if weight.scheme is None:
-        return first
+        return first.astype(np.float32)
+    first = (np.asarray(unpack(jnp.asarray(first))) if first.dtype == np.uint8 else first).astype(np.float32)
     sides = {part: next(leaves) for part in weight.scheme.parts[1:]}
     codes = first.reshape(*sides["scales"].shape, -1)
     if weight.scheme.zeros:

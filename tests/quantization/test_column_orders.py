@@ -149,4 +149,4 @@ def test_an_order_takes_32_bits_a_column(tmp_path: Path) -> None:
     model = loaded_same(checkpoint_of(), tmp_path)
     (down,) = (one for one in plan_model(model.config, model.dtype).weights if one.path == ("blocks", 0, "mlp", "down"))
     assert down.scheme == ORDERED
-    assert 8 * down.bytes("gpu") == ORDERED.bits((256, 384)) == 256 * 384 * 4 + 256 * 12 * 32 + 384 * 32
+    assert 8 * down.bytes("types") == ORDERED.bits((256, 384)) == 256 * 384 * 4 + 256 * 12 * 32 + 384 * 32

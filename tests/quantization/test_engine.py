@@ -16,6 +16,7 @@ from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.models.goldens import GOLDENS, load
 from tests.models.paged import PagedModel, Part
+from tests.native import needs_native
 from tests.quantization.checkpoints import LLAMA, loaded, made
 from tests.quantization.forms import FORMS
 from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
@@ -54,22 +55,24 @@ def test_tokens_are_the_models_own(family: str, name: str) -> None:
     assert found["second", 0].cached >= BLOCK
 
 
+@needs_native
 @pytest.mark.parametrize(
     ("name", "said"), [("none", "float32 on cpu"), ("int8", "float32 (weights in int8 per row) on cpu")]
 )
 def test_the_log_says_how_weights_are_held(name: Quantization, said: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     build_engine(config_of(GOLDENS / "llama3", name))
-    assert f"{said}, attention xla; " in caplog.text
+    assert f"{said}, attention native; " in caplog.text
 
 
+@needs_native
 @pytest.mark.long
 def test_a_checkpoint_that_is_quantised_already(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     folder = made(LLAMA, *FORMS["w4a16"]).write(tmp_path)
     core = build_engine(config_of(folder, "none")).core
     assert (core.info.dtype, core.info.weights) == ("float32", "int4 per 64, zeros")
-    assert "float32 (weights in int4 per 64, zeros) on cpu, attention xla; " in caplog.text
+    assert "float32 (weights in int4 per 64, zeros) on cpu, attention native; " in caplog.text
     prompt = list(range(3, 15))
     found = drive(core, [GenerateRequest("first", prompt, greedy(TOKENS))])["first", 0]
     assert found.tokens == likeliest(loaded(folder), prompt, TOKENS)

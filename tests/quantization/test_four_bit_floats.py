@@ -19,7 +19,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
-from jaxinfer.quantization.array import part_type, quantise
+from jaxinfer.quantization.array import part_form, quantise
 from jaxinfer.quantization.formats import Nvfp4
 from jaxinfer.quantization.scheme import Scheme
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -118,7 +118,7 @@ def test_gpt_oss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     held = [one for one in plan_model(model.config, model.dtype).weights if one.scheme is not None]
     assert {one.scheme for one in held} == {Scheme("e2m1", group, scales="e8m0") for group in (32, None)}
     count = 2 * 4 * (128 * 32 + 32 * 64)
-    assert sum(one.bytes("gpu") for one in held) == count * 17 // 32
+    assert sum(one.bytes("types") for one in held) == count * 17 // 32
 
 
 @pytest.mark.long
@@ -153,7 +153,7 @@ def test_matrices_are_held_as_codes(tmp_path: Path, name: str, bits: float) -> N
     for one in held:
         assert one.scheme is not None
         factors = 0 if name == "mxfp4" else 32 * math.prod(one.shape[:-1])
-        assert one.bytes("tpu") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape) + factors
+        assert one.bytes("types") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape) + factors
 
 
 @pytest.mark.parametrize("scheme", [Scheme("e2m1", 32, scales="e8m0"), Scheme("e2m1", 16)], ids=str)
@@ -161,7 +161,9 @@ def test_values_are_rounded_to_near_codes(scheme: Scheme) -> None:
     """For random weights. The largest of a group is 6 at most, and two codes are 2 apart at most."""
     values = np.random.default_rng(0).standard_normal((5, 64)).astype("f4")
     codes, scales = (np.asarray(part) for part in quantise(jnp.asarray(values), scheme))
-    assert (codes.dtype, scales.dtype) == tuple(part_type(scheme, part, "") for part in scheme.parts)
+    assert (codes.dtype, scales.dtype) == tuple(
+        part_form(scheme, part, values.shape, "types").dtype for part in scheme.parts
+    )
     each = np.repeat(scales.astype("f4"), scheme.group or 64, axis=1)
     assert (np.abs(codes.astype("f4") * each - values) <= 1.001 * each).all()
     assert (np.abs(values) <= 6.001 * each).all()

@@ -131,10 +131,10 @@ def test_bytes_on_the_device_are_as_computed(family: str, name: str) -> None:
     model = quantised(GOLDENS / family, name)
     plan = plan_model(model.config, jnp.dtype(jnp.float32))
     arrays = {id(array): array for array in (*model.weights, *model.head)}.values()
-    assert sum(array.nbytes for array in arrays) == sum(one.bytes("cpu") for one in (*plan.weights, *plan.head))
+    assert sum(array.nbytes for array in arrays) == sum(one.bytes("packed") for one in (*plan.weights, *plan.head))
     for one in plan.weights:
         if one.scheme is not None:
-            assert 8 * one.bytes("gpu") == one.scheme.bits(one.shape)
+            assert 8 * one.bytes("types") == one.scheme.bits(one.shape)
 
 
 def test_rows_of_a_table_are_contiguous_and_a_column_of_scales_is_not() -> None:

@@ -91,7 +91,7 @@ async def test_every_parameter_reaches_the_engine(serve: Serve) -> None:
     given = {name: getattr(request.sampling, name) for name in values}
     assert given == {**values, "stop_token_ids": (5,), "stop": ("zz",)}
     assert (request.priority, request.cache_salt, len(request.prompt_token_ids)) == (-3, "mine", 2)
-    assert request.sampling.structured_outputs == Constraint.choice(["a", "b"])
+    assert request.sampling.constraint == Constraint.choice(["a", "b"])
     assert (request.sampling.allowed_token_ids, request.sampling.bad_words) == ((4, 5), ("zz",))
     tokenizer = served.engine.tokenizer
     assert request.sampling.bad_token_ids == (tuple(tokenizer.encode("zz", add_special_tokens=False)),)
@@ -113,7 +113,7 @@ async def test_what_a_text_must_be_reaches_the_engine(
 ) -> None:
     served = await serve()
     await collect(served.stub.Generate(pb.GenerateRequest(text="hello", structured_outputs=said)))
-    found = served.engine.submitted[0].sampling.structured_outputs
+    found = served.engine.submitted[0].sampling.constraint
     assert found == constraint
     assert found is not None
     assert found.param in {f"structured_outputs.{name}" for name in said}
@@ -451,6 +451,15 @@ async def test_a_port_that_is_taken_is_an_error_and_the_server_can_be_stopped(fo
             await server.start(context)
         async with asyncio.timeout(10):
             await server.stop(30)
+
+
+async def test_a_calls_own_deadline_bounds_its_wait(serve: Serve) -> None:
+    served = await serve()
+    for timeout in (None, 300.0, 5.0):
+        await collect(served.stub.Generate(pb.GenerateRequest(text="a"), timeout=timeout))
+    waits = [request.max_wait for request in served.engine.submitted]
+    assert waits[:2] == [20.0, 20.0]
+    assert waits[2] == pytest.approx(5.0, abs=2.0)
 
 
 @pytest.mark.parametrize("method", ["Generate", "Tokenize", "GetModel"])

@@ -18,6 +18,7 @@ from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.text import Tokenizer
+from jaxinfer.text.template_files import load_chat_templates
 from tests.engine.reading import until
 from tests.llm import simulated
 from tests.rpc.http2 import HEADERS, call_frames
@@ -193,7 +194,7 @@ async def test_a_constraint_reaches_the_engine(
     """And holds from the first token on."""
     served = await serve()
     await answers(engine_of(served).Generate(ask(grammar_from_first_token=first, **said)))
-    assert served.engine.submitted[0].sampling.structured_outputs == constraint
+    assert served.engine.submitted[0].sampling.constraint == constraint
 
 
 async def test_a_constraint_from_the_future_is_refused(serve: Serve) -> None:
@@ -257,16 +258,20 @@ async def test_the_tokenizer_comes_as_files_that_make_the_same_tokenizer(
     serve: Serve, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "secret.txt").write_text("mine")
-    (folder / "padding.jinja").write_bytes(bytes(range(256)) * 2000)
+    (folder / "padding.model").write_bytes(bytes(range(256)) * 2000)
+    (folder / "tokenizer.4.0.json").write_bytes((folder / "tokenizer.json").read_bytes())
     served = await serve()
     chunks = [chunk async for chunk in engine_of(served).GetTokenizer(common_pb2.GetTokenizerRequest())]
     packed = b"".join(chunk.data for chunk in chunks)
     assert [chunk.sha256 for chunk in chunks] == [""] * (len(chunks) - 1) + [hashlib.sha256(packed).hexdigest()]
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        assert set(archive.namelist()) == {"tokenizer.json", "tokenizer_config.json", "padding.jinja"}
+        read = {"tokenizer.json", "tokenizer_config.json", "tokenizer.4.0.json", "padding.model"}
+        assert set(archive.namelist()) == read | {"chat_template.jinja"}
         archive.extractall(tmp_path / "copy")
     (tmp_path / "copy" / "tokenizer.json").touch()
-    assert tokenizer_zip(tmp_path / "copy") == packed
+    templates = load_chat_templates(tmp_path / "copy", {})
+    assert templates == served.context.text.chat_template.templates
+    assert tokenizer_zip(tmp_path / "copy", templates) == packed
     assert Tokenizer(tmp_path / "copy").encode("hello") == served.engine.tokenizer.encode("hello")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.types import GenerateRequest, TokenDelta, output_of
-from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError, WorkerLostError
 from jaxinfer.rpc import wire
 from jaxinfer.sampling import SamplingParams
 from tests.engine.small import small_core
@@ -77,7 +77,13 @@ def test_totals_beyond_64_bits_cross() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ParameterError("n", "is wrong"), QueueFullError(7, 3), EngineDeadError("it has gone"), JaxinferError("other")],
+    [
+        ParameterError("n", "is wrong"),
+        QueueFullError(7, 3),
+        EngineDeadError("it has gone"),
+        WorkerLostError("it is late"),
+        JaxinferError("other"),
+    ],
 )
 def test_an_error_keeps_its_kind(error: JaxinferError) -> None:
     (event,) = wire.decode_events(wire.encode([wire.Failure("r", wire.pack_error(error))]))

@@ -80,7 +80,8 @@ def uniform(seed: int, index: int, position: int, purpose: int = 0) -> float:
 
 
 def choose(logits: np.ndarray, params: SamplingParams, number: float) -> tuple[int, set[int]]:
-    """The token that adjusted logits and a uniform number give, and all those that DESIGN §13 excuses."""
+    """The token that adjusted logits and a uniform number give, and all those that
+    jaxinfer/design/tests.md, "The same tokens", excuses."""
     best = int(np.argmax(logits))
     if params.greedy:
         return best, set(np.flatnonzero(logits >= logits.max() - GREEDY_MARGIN).tolist())

@@ -123,12 +123,32 @@ def test_the_table_has_a_line_a_backend():
     assert [line.split()[0] for line in lines] == ["backend", "xla", "mosaic_tpu"]
 
 
-def test_auto_on_cpu_is_xla_without_timing_and_a_tpu_kernel_brings_its_layout(caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize(("missing", "chosen"), [(None, "native"), ("not built", "xla")])
+def test_auto_on_cpu_is_native_where_it_is_built_without_timing(
+    missing: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("jaxinfer.runner.kernel_backends.unavailable", {"native": missing}.get)
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: pytest.fail("it was timed"))
+    model = tiny_model((None, 6))
+    for asked in ("auto", "xla"):
+        found = choose_attention(model, tiny_shapes(model), asked, None)
+        names = [chosen if asked == "auto" else "xla"] * 2
+        assert found == replace(model, backends=tuple(GroupBackend(name, KVLayout.TOKENS) for name in names))
+    half = replace(model, dtype=jnp.dtype("float16"))
+    assert names_of(choose_attention(half, tiny_shapes(half), "auto", None)) == ["xla"] * 2
+    assert not caplog.text
+
+
+def test_native_that_is_not_built_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jaxinfer.runner.kernel_backends.unavailable", lambda _: "they were not built")
+    model = tiny_model()
+    with pytest.raises(ParameterError, match="attention_backend: they were not built"):
+        choose_attention(model, tiny_shapes(model), "native", None)
+
+
+def test_a_tpu_kernel_on_a_cpu_brings_its_layout(caplog: pytest.LogCaptureFixture):
     model = tiny_model()
     shapes = tiny_shapes(model)
-    assert choose_attention(model, shapes, "auto", None) == model
-    assert names_of(model) == ["xla"]
-    assert not caplog.text
     other = choose_attention(model, shapes, "mosaic_tpu", None)
     assert "mosaic_tpu runs in an interpreter on a CPU" in caplog.text
     assert other.backends == (GroupBackend("mosaic_tpu", KVLayout.HEADS),)
@@ -146,8 +166,7 @@ def test_a_kernel_that_cannot_be_compiled_is_passed_over():
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice takes the device for a GPU."""
-    for module in ("attention", "kernel_backends"):
-        monkeypatch.setattr(f"jaxinfer.runner.{module}.platform_of", lambda mesh: "gpu")
+    monkeypatch.setattr("jaxinfer.runner.kernel_backends.platform_of", lambda mesh: "gpu")
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -160,7 +179,7 @@ def test_what_a_platform_does_not_run_is_refused():
 @pytest.mark.parametrize("version", [(0, 10, 2), (0, 11, 2)])
 def test_a_cpu_is_told_what_it_runs_and_what_is_too_old(version: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, "__version_info__", version)
-    does = "does not run on cpu: xla does, and mosaic_tpu in an interpreter, for tests"
+    does = "does not run on cpu: xla or native does, and mosaic_tpu in an interpreter, for tests"
     with pytest.raises(ParameterError, match=does) as refused:
         check_asked("mosaic_gpu", make_mesh())
     assert ("Python 3.12" in str(refused.value)) == (version < (0, 11))
@@ -224,7 +243,7 @@ def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: flo
         return attention
 
     monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", broken)
-    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.kernel_backends.platform_of", lambda mesh: "tpu")
     monkeypatch.setattr("jaxinfer.runner.attention.time_attention", slow_xla)
     model = tiny_model()
     with pytest.raises(ValueError, match=told):
@@ -290,7 +309,7 @@ def test_each_kv_group_has_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch,
             raise ValueError("no such tile")
         return (1.0, 2.0 if name == "xla" else 1.0)
 
-    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.kernel_backends.platform_of", lambda mesh: "tpu")
     monkeypatch.setattr("jaxinfer.runner.attention.obstacle", lambda *_: None)
     monkeypatch.setattr("jaxinfer.runner.attention.check_attention", lambda *_: None)
     monkeypatch.setattr("jaxinfer.runner.attention.time_attention", seconds)

@@ -27,9 +27,10 @@ def engine(**flags):
 
 def parts(core, name):
     model = core.runner.model
-    (leaf,) = [leaf for leaf, one in zip(model.weights, model.plan.weights, strict=True)
-               if one.path == ("blocks", 0, *name)]
-    return [whole // part for whole, part in zip(leaf.shape, leaf.sharding.shard_shape(leaf.shape), strict=True)]
+    (leaf, axes), = [(leaf, one.axes) for leaf, one in zip(model.weights, model.plan.weights, strict=True)
+                     if one.path == ("blocks", 0, *name)]
+    sizes = zip(axes, leaf.shape, leaf.sharding.shard_shape(leaf.shape), strict=True)
+    return [whole // part for axis, whole, part in sizes if axis != "layers"]
 
 four, tokens = engine(mesh=own[0])
 import jax
@@ -100,9 +101,9 @@ else:
 _BUDGET = """
 import sys
 from jaxinfer import LLM
-from jaxinfer.runner import memory
+from jaxinfer.runner.pipeline import fitting
 
-memory._CPU_BYTES, block = 16 << 20, 16 * 6 * 2 * 2 * 32 * 4
+fitting.machine_memory, block = lambda: 128 << 20, 16 * 6 * 2 * 2 * 32 * 4
 small = dict(max_num_seqs=2, max_num_batched_tokens=64, max_model_len=128, lazy_compile=True, compile_cache_dir="off")
 
 for mesh, copies in (("tp2", 1), ("single", 1), (sys.argv[1], 2)):

@@ -42,6 +42,17 @@ def test_a_plugin_that_does_not_load_is_told_with_the_reason(plugin: Path):
     assert "give --device cpu if the CPU is meant" in done.stderr
 
 
+HANDLED = "import logging; logging.basicConfig(format='root: %(message)s'); "
+
+
+def test_the_programs_own_log_has_what_it_would_have_without(plugin: Path):
+    said = run(["-c", HANDLED + "import jax; jax.devices()"], plugin).stderr
+    lines = [line for line in said.splitlines() if line.startswith("root: ")]
+    assert lines
+    told = run(["-c", HANDLED + CHECK.format("auto")], plugin).stderr
+    assert [line for line in told.splitlines() if line.startswith("root: ")] == lines
+
+
 @pytest.mark.parametrize(("device", "variables"), [("cpu", {}), ("auto", {"JAX_PLATFORMS": "cpu"})])
 def test_the_cpu_may_be_meant(plugin: Path, device: str, variables: dict[str, str]):
     assert run(["-c", CHECK.format(device)], plugin, **variables).stdout == "runs\n"

@@ -1,6 +1,7 @@
 """Which backend multiplies in layers with experts, from made-up timings; and an engine over a TPU's kernel."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import experts
+from jaxinfer.runner import experts, kernel_backends
 from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.expert_load import ExpertLoad
 from jaxinfer.runner.experts import check_experts, choose_experts, time_experts
@@ -24,6 +25,7 @@ from jaxinfer.runner.program_key import program_key
 from jaxinfer.runner.program_table import ProgramTable
 from tests.material import REPOSITORY
 from tests.model_config.uniform import uniform_decoder
+from tests.native import needs_native
 from tests.runner.tiny import Judge, check_all, drive, greedy, make_core, tiny_model, tiny_shapes
 from tests.turns import one_of
 
@@ -43,6 +45,10 @@ def experts_model(layout: Layout = "unrolled", mesh: Mesh | None = None) -> Load
     return random_model(config, dtype=jnp.dtype("float32"), layout=layout, mesh=mesh)
 
 
+def quantised(name: str) -> LoadedModel:
+    return random_model(experts_model().config.quantised(name), dtype=jnp.dtype("float32"), layout="stacked")
+
+
 def chosen(model: LoadedModel, asked: Any = "auto", cache: Path | None = None) -> str:
     return choose_experts(model, tiny_shapes(model), asked, cache).experts_backend
 
@@ -56,7 +62,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         seen.append((backend, layer, rows))
         return 2.0 if backend == "xla" else 1.0
 
-    monkeypatch.setattr(experts, "platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr(kernel_backends, "platform_of", lambda mesh: "tpu")
     monkeypatch.setattr(experts, "obstacle", lambda *_: None)
     monkeypatch.setattr(experts, "interpreted", lambda *_: False)
     monkeypatch.setattr(experts, "check_experts", lambda *_: None)
@@ -87,9 +93,35 @@ def test_nothing_is_timed_without_experts_or_where_xla_is_asked_for(model, asked
     assert not timed
 
 
-def test_a_cpu_has_one_backend_and_interprets_the_kernel_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+@needs_native
+@pytest.mark.parametrize(
+    ("quantization", "backend"),
+    [("none", "native"), ("int8", "native"), ("int4", "native"), ("int8-w8a8", "native"), ("fp8", "xla")],
+)
+def test_a_cpu_multiplies_natively_without_timing_what_it_can(
+    quantization: str, backend: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(experts, "time_experts", None)
+    model = quantised(quantization)
+    assert chosen(model) == backend
+    assert chosen(model, "native") == backend
+    assert chosen(model, "xla") == "xla"
+    check_experts(model, backend, 1, 8)
+
+
+def test_a_cpu_without_native_kernels_multiplies_by_xla(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(experts, "time_experts", None)
+    monkeypatch.setattr(kernel_backends, "unavailable", lambda _: "not built")
     assert chosen(experts_model()) == "xla"
+
+
+@needs_native
+def test_experts_in_float16_are_multiplied_by_xla():
+    assert chosen(replace(experts_model(), dtype=jnp.dtype("float16"))) == "xla"
+
+
+def test_a_cpu_interprets_the_kernel_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(experts, "time_experts", None)
     assert chosen(experts_model(), "mosaic_tpu") == "mosaic_tpu"
 
 

@@ -89,7 +89,7 @@ def fillers(count: int, seed: int = 21) -> list[GenerateRequest]:
 
 
 def assert_same(models: Bench, outputs: Outputs, requests: Sequence[GenerateRequest]) -> None:
-    """DESIGN §13: equal to what ran alone, up to the first near tie; every token is judged as well."""
+    """Equal to a run alone, up to the first near tie (jaxinfer/design/tests.md); every token is judged as well."""
     check_all(models.judge, requests, outputs)
     flips = 0
     for request in requests:
@@ -128,7 +128,7 @@ def test_alone(models, ahead) -> None:
         assert_same(models, drive(make_core(models.runner, ahead=ahead), [subject]), [subject])
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("caching", [True, False])
 def test_in_a_batch_of_32(models, ahead, caching) -> None:

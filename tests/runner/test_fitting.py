@@ -22,7 +22,7 @@ def test_sequences_beside_weights_and_temporaries(model: Model) -> None:
     rows = [row for row in json.loads((RECORDS / "programs.json").read_text()) if row["shape"].startswith(shape)]
     assert {row["program"].split()[0] for row in rows} == {"decode", "mixed"}
     plan, shapes = plan_model(config, resolve_dtype("bfloat16")), fitting_shapes(config, BLOCK)
-    taken = sum(weight.bytes("tpu") for weight in (*plan.weights, *plan.head))
+    taken = sum(weight.bytes("types") for weight in (*plan.weights, *plan.head))
     taken += max(row["temporaries"] for row in rows)
     taken += shapes.num_slots * slot_bytes(config.vocab_size, 1, shapes.blocks_per_row)
     block = BLOCK * config.num_layers * 2 * 8 * 128 * 2

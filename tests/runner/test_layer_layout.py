@@ -14,6 +14,8 @@ from jaxinfer.runner.layer_layout import layer_layout
 from tests.models.goldens import GOLDENS
 
 TP8 = MeshConfig({"tensor": 8})
+INNER = MeshConfig({"tensor": 2}, ShardingRules(kv_heads=(), q_per_kv=("tensor",)))
+"""An axis behind a matrix's first is split."""
 
 
 @pytest.mark.parametrize(
@@ -22,16 +24,13 @@ TP8 = MeshConfig({"tensor": 8})
         ("llama3", "none", "tpu", TP8, "stacked"),
         ("llama3", "none", "tpu", ONE_DEVICE, "unrolled"),
         ("llama3", "none", "gpu", TP8, "unrolled"),
-        ("llama3", "none", "cpu", TP8, "unrolled"),
+        ("llama3", "none", "cpu", TP8, "stacked"),
+        ("llama3", "none", "cpu", ONE_DEVICE, "stacked"),
+        ("minicpm_moe", "int4", "cpu", ONE_DEVICE, "stacked"),
+        ("llama3", "none", "cpu", INNER, "unrolled"),
         ("llama3", "int8", "tpu", TP8, "stacked"),
         ("minicpm_moe", "none", "tpu", TP8, "stacked"),
-        (
-            "llama3",
-            "none",
-            "tpu",
-            MeshConfig({"tensor": 2}, ShardingRules(kv_heads=(), q_per_kv=("tensor",))),
-            "unrolled",
-        ),
+        ("llama3", "none", "tpu", INNER, "unrolled"),
     ],
 )
 def test_layers_are_stacked_where_that_copies_no_weights(

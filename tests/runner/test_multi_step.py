@@ -43,6 +43,7 @@ def requests() -> list[GenerateRequest]:
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_bursts_give_what_single_steps_give(ahead: int) -> None:
     single = drive(make_core(runner(1), ahead=ahead, eos=EOS), requests())

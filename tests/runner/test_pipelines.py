@@ -150,7 +150,7 @@ def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> No
         assert kept > (0.95 if method == "draft_model" else 0.5)
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_rows_that_draft_in_slots_that_others_had(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefix hits, forks, and prompts in chunks: of many rows no step has drawn a token when they first draft."""

@@ -15,10 +15,11 @@ from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray
 from jaxinfer.quantization.product import quantized_product
 from jaxinfer.quantization.scheme import Scheme, TableSchemes
-from jaxinfer.runner import products
+from jaxinfer.runner import kernel_backends, products
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.products import check_product, choose_products, matrix_shapes, time_product
 from jaxinfer.runner.program_key import program_key
+from tests.native import needs_native
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 from tests.turns import one_of
 
@@ -41,7 +42,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MatrixShape, str, int]]
         seen.append((matrix, backend, rows))
         return 2.0 if (backend == "xla") == (matrix.columns > 32) else 1.0
 
-    monkeypatch.setattr(products, "platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr(kernel_backends, "platform_of", lambda mesh: "tpu")
     monkeypatch.setattr(products, "obstacle", lambda *_: None)
     monkeypatch.setattr(products, "interpreted", lambda *_: False)
     monkeypatch.setattr(products, "check_product", lambda *_: None)
@@ -93,9 +94,42 @@ def test_a_kernel_that_is_wrong_is_passed_over(monkeypatch: pytest.MonkeyPatch, 
     assert set(choose(quantised_model()).values()) == {"xla"}
 
 
-def test_nothing_is_chosen_where_there_is_no_choice() -> None:
-    assert choose(tiny_model()) == {}
-    assert choose(quantised_model()) == {}  # a CPU has xla alone
+@needs_native
+@pytest.mark.parametrize("name", ["none", "int8", "int4", "int8-w8a8", "fp8", "fp8-w8a8"])
+@pytest.mark.parametrize("asked", ["auto", "native"])
+def test_a_cpu_multiplies_natively_without_timing_what_it_can(
+    name: str, asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fp8 only embedding and head, which are int8."""
+    monkeypatch.setattr(products, "time_product", None)
+    model = quantised_model(name)
+    found = choose_products(model, tiny_shapes(model), asked, None)
+    taken = [matrix for matrix in matrix_shapes(model) if matrix.scheme.codes in ("int8", "int4")]
+    assert dict(found.product_backends) == dict.fromkeys(taken, "native")
+    assert len(taken) == {"none": 0, "fp8": 1, "fp8-w8a8": 1}.get(name, len(matrix_shapes(model)))
+    assert found.plain_backend == "native"
+    assert choose_products(model, tiny_shapes(model), "xla", None) == model
+    for matrix in taken:
+        check_product(matrix, "native", 5, model.dtype)
+
+
+def test_a_cpu_without_native_kernels_multiplies_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "time_product", None)
+    monkeypatch.setattr(kernel_backends, "unavailable", lambda _: "not built")
+    for model in (tiny_model(), quantised_model()):
+        assert choose_products(model, tiny_shapes(model), "auto", None) == model
+
+
+def test_a_model_of_float16_is_multiplied_by_xla() -> None:
+    model = replace(quantised_model(), dtype=jnp.dtype("float16"))
+    assert choose_products(model, tiny_shapes(model), "auto", None) == model
+
+
+def test_a_tpu_kernel_that_is_asked_for_on_a_cpu_leaves_nothing_to_native() -> None:
+    model = quantised_model("int4")
+    found = choose_products(model, tiny_shapes(model), "mosaic_tpu", None)
+    assert set(dict(found.product_backends).values()) == {"mosaic_tpu"}
+    assert found.plain_backend == "xla"
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ for mesh, scheme in (("expert", "none"), ("both", "int8"), ("whole", "fp8-w8a8")
         model = moves.after_step(model)
         at = 0
         for one in plan_model(model.config, model.dtype).weights:
-            for leaf in one.leaves("cpu"):
+            for leaf in one.leaves("bytes"):
                 mine, whole = np.asarray(model.weights[at]), first[at]
                 if one.holds_slots:
                     for layer, placement in enumerate(load.placements):

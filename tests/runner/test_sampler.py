@@ -17,49 +17,10 @@ from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left
 from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from tests.runner import oracle
-from tests.runner.rows import Row, run, run_just, slot_params
+from tests.runner.rows import VOCABULARY, Row, random_row, run, run_just, slot_params
 from tests.runner.rows import packed_counts as row_counts
 
-VOCABULARY = 1300  # two blocks of the cumulative distribution, and part of a third
 ROWS = 32
-
-
-def random_params(rng: np.random.Generator, likely: np.ndarray) -> SamplingParams:
-    """Each parameter is off about half of the time. likely: the ids that most biases are for."""
-
-    def maybe(value, off):
-        return value if rng.random() < 0.5 else off
-
-    penalised = rng.random() < 0.6
-    biased = {*rng.choice(likely, maybe(rng.integers(1, 12), 0)), *rng.choice(VOCABULARY, maybe(3, 0))}
-    return SamplingParams(
-        temperature=float(rng.choice([0.0, 0.3, 0.8, 1.0, 1.0, 2.5])),
-        top_p=float(maybe(rng.uniform(0.05, 1.0), 1.0)),
-        top_k=int(maybe(rng.choice([1, 2, 5, 40, 1299, 5000]), 0)),
-        min_p=float(maybe(rng.uniform(0.0, 0.3), 0.0)),
-        seed=int(rng.integers(-(2**63), 2**63)),
-        presence_penalty=float(maybe(rng.uniform(-2, 2), 0.0)) if penalised else 0.0,
-        frequency_penalty=float(maybe(rng.uniform(-2, 2), 0.0)) if penalised else 0.0,
-        repetition_penalty=float(maybe(rng.uniform(0.5, 2), 1.0)) if penalised else 1.0,
-        logit_bias={int(token): float(rng.uniform(-10, 10)) for token in biased},
-        min_tokens=int(maybe(rng.integers(0, 8), 0)),
-        max_tokens=None,
-        logprobs=maybe(3, None),
-        top_n_sigma=float(maybe(rng.uniform(0.1, 4.0), rng.choice([0.0, -1.0]))),
-    )
-
-
-def random_row(rng: np.random.Generator) -> Row:
-    logits = (rng.normal(size=VOCABULARY) * 3).astype(np.float32)
-    likely = np.argsort(-logits)[:30]  # what was seen is likely, or penalties would not matter
-    return Row(
-        logits,
-        random_params(rng, likely),
-        prompt=rng.choice(likely, rng.integers(1, 20)).tolist(),
-        output=rng.choice(likely, rng.integers(0, 20)).tolist(),
-        stop_ids=rng.choice(likely, rng.integers(1, 5), replace=False).tolist(),
-        sequence_index=int(rng.integers(0, 5)),
-    )
 
 
 def expected(row: Row) -> tuple[int, set[int]]:
@@ -68,10 +29,11 @@ def expected(row: Row) -> tuple[int, set[int]]:
 
 
 @pytest.mark.smoke
-def test_draws_are_the_oracles() -> None:
+@pytest.mark.parametrize("form", ["at once", "by rows"])
+def test_draws_are_the_oracles(form: str) -> None:
     rng = np.random.default_rng(1)
     rows = [random_row(rng) for _ in range(20 * ROWS)]
-    tokens = np.concatenate([run(rows[i : i + ROWS]).tokens for i in range(0, len(rows), ROWS)])
+    tokens = np.concatenate([run(rows[i : i + ROWS], form).tokens for i in range(0, len(rows), ROWS)])
     flips = 0
     for row, token in zip(rows, tokens.tolist(), strict=True):
         right, excused = expected(row)

@@ -18,7 +18,8 @@ def test_a_family_passes_and_one_whose_tokens_differ_does_not(tmp_path: Path) ->
     shutil.copytree(GOLDENS / "mixtral", folder)
     row = check(folder, "auto", 6)
     assert row.passed
-    assert (row.architecture, row.backends, row.right, row.cached) == ("MixtralForCausalLM", "xla", 6, 8)
+    assert (row.architecture, row.right, row.cached) == ("MixtralForCausalLM", 6, 8)
+    assert row.backends in ("native", "xla")
     golden = dict(np.load(folder / "golden.npz"))
     golden["greedy"][3] += 1
     np.savez(folder / "golden.npz", **golden)

@@ -17,6 +17,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner import jax_runner
 from jaxinfer.runner.jax_runner import Forwarded, JaxRunner
 from jaxinfer.sampling import MAX_LOGIT_BIAS, SamplingParams
+from tests.models.goldens import GOLDENS, load
 from tests.runner.pairwise import pairwise
 from tests.runner.tiny import (
     VOCABULARY,
@@ -92,6 +93,7 @@ def serve_everything(ahead: int, chunk: int | None) -> int:
     return core.stats().steps
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("ahead", "chunk"), [(0, None), (1, None), pytest.param(1, 7, marks=pytest.mark.smoke), (3, 1)]
 )
@@ -276,3 +278,34 @@ def test_several_hosts_run_each_forward_pass_equally_often(
     monkeypatch.setattr(warming, "forward", counting)
     warming.warm_up()
     assert set(calls.values()) == runs
+
+
+def test_with_few_sizes_a_forward_pass_is_timed_over_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding costs nothing there. What the row leaves behind changes no draw."""
+    model = tiny_model((None,))
+    shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, few_sizes=True)
+    warming, rows = JaxRunner(model, shapes), dict[tuple[str, int], list[int]]()
+    forward = warming.forward
+
+    def counting(step: PackedForward) -> Forwarded:
+        rows.setdefault((step.kind, step.bucket), []).append(step.num_rows)
+        return forward(step)
+
+    monkeypatch.setattr(warming, "forward", counting)
+    warming.warm_up()
+    assert rows.keys() == warming.step_seconds.keys()
+    assert all(counts == [0, 1] for counts in rows.values())
+    requests = [GenerateRequest("a", random_prompt(np.random.default_rng(1), 20), seeded(6, 3))]
+    check_all(Judge(model), requests, drive(make_core(warming), requests))
+
+
+@pytest.mark.long
+def test_rows_that_are_timed_are_no_load_of_experts() -> None:
+    model = load(GOLDENS / "mixtral")
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, blocks=60, few_sizes=True))
+    runner.warm_up()
+    drive(make_core(runner), [GenerateRequest("a", [3, 4, 5, 6], greedy(3))])
+    found, experts = runner.expert_load(), model.config.layers[0].mlp.experts
+    assert found is not None
+    assert experts is not None
+    assert (found.experts.sum(axis=1) == experts.chosen * (4 + 2)).all()

@@ -26,29 +26,45 @@ def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+SET = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_CPP_MIN_LOG_LEVEL")
+
+
 def prepared(**environment: str) -> dict[str, object]:
-    """What `prepare` leaves in a process of its own: whether jax is there, and the share of the card."""
+    """What `prepare` leaves in a process of its own: whether jax is there, and what `SET` names."""
     code = (
         "import json, os, sys\n"
         "from jaxinfer.config import CacheConfig, EngineConfig\n"
         "from jaxinfer.runner.xla_options import prepare\n"
         "prepare(EngineConfig(cache=CacheConfig(gpu_memory_utilization=0.5)))\n"
         "from jaxinfer.runner import xla_options\n"
-        "print(json.dumps(['jax' in sys.modules, os.environ['XLA_PYTHON_CLIENT_MEM_FRACTION']]))\n"
+        f"print(json.dumps(['jax' in sys.modules, *map(os.environ.get, {SET})]))\n"
     )
-    kept = {name: value for name, value in os.environ.items() if name != "XLA_PYTHON_CLIENT_MEM_FRACTION"}
+    kept = {name: value for name, value in os.environ.items() if name not in SET}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **environment}, check=True
     )
-    return dict(zip(("jax", "share"), json.loads(done.stdout), strict=True))
+    return dict(zip(("jax", "share", "level"), json.loads(done.stdout), strict=True))
 
 
 def test_a_process_is_prepared_before_jax_is_imported() -> None:
-    assert prepared() == {"jax": False, "share": "0.5000"}
+    assert prepared() == {"jax": False, "share": "0.5000", "level": "3"}
 
 
-def test_a_share_in_the_environment_stays() -> None:
-    assert prepared(XLA_PYTHON_CLIENT_MEM_FRACTION="0.25") == {"jax": False, "share": "0.25"}
+def test_an_engine_is_prepared_before_jax_is_imported() -> None:
+    """JAX sets the level of XLA's log, where it is not set yet."""
+    code = (
+        "import sys\n"
+        "from jaxinfer.build import build_engine\n"
+        "from jaxinfer.config import EngineConfig\n"
+        "from jaxinfer.runner import xla_options\n"
+        "xla_options.prepare = lambda config: sys.exit('jax' in sys.modules)\n"
+        "build_engine(EngineConfig())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_the_environment_sets_stays() -> None:
+    assert prepared(**dict.fromkeys(SET, "0.25")) == {"jax": False, "share": "0.25", "level": "0.25"}
 
 
 @pytest.mark.parametrize("option", BUILT_IN.values(), ids=BUILT_IN)

@@ -165,6 +165,9 @@ BAD = {
         "give a JSON Schema", "response_format.json_schema.schema",
         response_format={"type": "json_schema", "json_schema": {"name": "x"}},
     ),
+    "a format without its object": chat(
+        "give a JSON Schema", "response_format.json_schema", response_format={"type": "json_schema"}
+    ),
     "a structural tag of another form": text(
         "is not supported", "structured_outputs.structural_tag.format.type",
         structured_outputs={"structural_tag": {"format": {"type": "minimax_xml"}}},
@@ -201,6 +204,9 @@ BAD = {
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/"}}]},
     ),
     "a part without a text": message("text", "messages[0].content[0]", {"role": "user", "content": [{"type": "text"}]}),
+    "a part whose type is an object": message(
+        "{'a': 1} is not supported", "messages[0].content[0].type", {"role": "user", "content": [{"type": {"a": 1}}]}
+    ),
     "a part that is no object": message("must be ", "messages[0].content[0]", {"role": "user", "content": ["a"]}),
     "too many messages": message("10001 messages", "messages", *[USER] * 10_001),
     "calls of a user": message(

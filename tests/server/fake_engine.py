@@ -20,7 +20,8 @@ from jaxinfer.text import Tokenizer
 class FakeEngine:
     """Answers every choice with the tokens of `reply`, then with the end-of-sequence token.
 
-    reply: a text, or a function from request and choice index to a text. gate: cleared, no token comes.
+    reply: a text, or a function from request and choice index to a text. gate: cleared, no token comes. compiled:
+    cleared, nothing is queued, as while a grammar is compiled.
     end_at_once: the reason for which every choice ends before its first token; None: it does not.
     steps_per_list: how many steps one list of deltas holds, as where the reader is slower than the engine.
     logprob: of each token, by choice index. stop_token: what ends a choice instead of the end-of-sequence token.
@@ -38,6 +39,8 @@ class FakeEngine:
         self.end_at_once: FinishReason | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.compiled = asyncio.Event()
+        self.compiled.set()
         self.submitted: list[GenerateRequest] = []
         self.stopped: list[tuple[str, int]] = []
         self.aborted: list[str] = []
@@ -78,6 +81,7 @@ class FakeEngine:
             raise self._dead
         if len(self._active) >= self.max_waiting:
             raise QueueFullError(len(self._active), retry_after=7)
+        await self.compiled.wait()
         # Requests with lists can be compared.
         lists = {name: list(map(int, getattr(request, name))) for name in ("prompt_token_ids", "prediction")}
         self.submitted.append(dataclasses.replace(request, **lists))
@@ -95,6 +99,11 @@ class FakeEngine:
         self.aborted.append(request_id)
         if request_id in self._active:
             self._active[request_id].end_all(FinishReason.ABORT)
+
+    def end_all(self, reason: FinishReason) -> None:
+        """Ends every request that has not ended."""
+        for active in list(self._active.values()):
+            active.end_all(reason)
 
     def stats(self) -> EngineStats:
         if self._dead is not None:

@@ -35,7 +35,7 @@ def test_the_table_is_long_enough() -> None:
 @pytest.mark.few(21)
 @pytest.mark.parametrize("name", BAD)
 async def test_a_bad_request_is_told_what_is_wrong(serve, name: str) -> None:
-    served: Served = await serve(max_body_bytes=1_000_000, max_prompt_chars=50_000)
+    served: Served = await serve(max_body_bytes=1_000_000, max_prompt_chars=50_000, sse_keep_alive_interval=0.01)
     served.engine.gate.clear()
     stream = await served.client.completions.create(model="fake", prompt="a", stream=True)
     await send(served, BAD[name])
@@ -60,4 +60,5 @@ async def test_a_wrong_path_or_method(serve, method: str, path: str, status: int
     served: Served = await serve()
     async with served.session.request(method, served.url + path) as response:
         assert response.status == status
+        assert (said in response.headers.get("Allow", "")) == (status == 405)
         assert said in (await response.json())["error"]["message"]

@@ -161,7 +161,7 @@ async def test_a_request_can_have_a_name(serve, path: str) -> None:
 
 
 async def test_one_name_twice_at_once_is_no_trouble(serve) -> None:
-    served: Served = await serve()
+    served: Served = await serve(sse_keep_alive_interval=0.01)
     served.engine.gate.clear()
     stream = await served.client.completions.create(
         model="fake", prompt="a", stream=True, extra_body={"request_id": "same"}

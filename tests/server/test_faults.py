@@ -91,6 +91,8 @@ async def test_requests_without_a_token_are_tried_again_when_the_engine_is_back(
     await until(lambda: len(served.engine.active) == len(prompt))
     served.engine.gate.set()
     text = await asking
+    first, second = (served.engine.submitted[place].max_wait or 0.0 for place in (0, len(prompt)))
+    assert 0 < second < first  # the time until the engine was back counts
     assert "error" not in text
     assert "[DONE]" in text if stream else json.loads(text)["usage"]["completion_tokens"] == 4 * len(prompt)
 
@@ -136,7 +138,7 @@ async def test_who_leaves_while_the_engine_is_away_is_not_tried_again(serve) -> 
 
 async def test_what_a_request_has_brought_about_is_its_error(serve) -> None:
     """A grammar that cannot go on: a 400 that names the field, or an event of that type after what was written."""
-    served: Served = await serve()
+    served: Served = await serve(sse_keep_alive_interval=0.01)
     field, said = "response_format.json_schema.schema", "the grammar cannot go on"
     for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": CHAT})):
         served.engine.gate.clear()

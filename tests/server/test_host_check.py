@@ -2,7 +2,9 @@
 
 import pytest
 
+from jaxinfer.errors import ParameterError
 from jaxinfer.server.host_check import host_name
+from jaxinfer.serving.config import ServerConfig
 from tests.server.conftest import Served
 from tests.server.openai_error import check
 from tests.server.raw_http import is_error, send
@@ -57,6 +59,17 @@ async def test_named_hosts_and_any_with_a_key(serve, options) -> None:
     assert (await served.post("/v1/completions", {"prompt": "a"}, headers=headers)).status == 200
 
 
+async def test_an_address_with_colons_may_be_allowed(serve) -> None:
+    served: Served = await serve(allowed_hosts=("fd00::5",))
+    assert (await served.get("/v1/models", headers={"Host": "[fd00::5]:8000"})).status == 200
+    assert (await served.get("/v1/models", headers={"Host": "fd00"})).status == 403
+
+
+def test_a_host_is_no_url() -> None:
+    with pytest.raises(ParameterError, match="allowed_hosts: http://a must be a name or an address, not a URL"):
+        ServerConfig(allowed_hosts=("http://a",))
+
+
 async def test_bytes_that_are_no_text(serve) -> None:
     served: Served = await serve()
     answer = await send(served, b"GET /healthz HTTP/1.1\r\nHost: loc\xf7\xce\r\n\r\n")
@@ -64,5 +77,5 @@ async def test_bytes_that_are_no_text(serve) -> None:
 
 
 def test_the_name_in_a_host() -> None:
-    given = {"A.b:80": "a.b", "[::1]:8": "::1", "[::1]": "::1", "a.": "a", " x ": "x", "": ""}
+    given = {"A.b:80": "a.b", "[::1]:8": "::1", "[::1]": "::1", "FD00::5": "fd00::5", "a.": "a", " x ": "x", "": ""}
     assert {host: host_name(host) for host in given} == given

@@ -1,11 +1,13 @@
 """What gateways and operators ask: models, load, tokenizer, settings; the names of a hosting platform."""
 
+import dataclasses
 import json
 
 import pytest
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.server.introspection import fingerprint_of
+from jaxinfer.server.introspection import SHOWN_SETTINGS, fingerprint_of
+from jaxinfer.serving.config import ServerConfig
 from tests.server.conftest import Served
 from tests.server.conversation import CHAT
 from tests.server.openai_error import check
@@ -28,7 +30,7 @@ async def test_default_and_no_name_mean_the_served_model(serve) -> None:
 
 
 async def test_the_load_is_that_of_the_engine(serve) -> None:
-    served: Served = await serve()
+    served: Served = await serve(sse_keep_alive_interval=0.01)
     assert (await served.get("/load")).body == {"server_load": 0}
     served.engine.gate.clear()
     stream = await served.client.completions.create(model="fake", prompt="a", stream=True)
@@ -101,3 +103,15 @@ def test_the_fingerprint_changes_with_types_and_the_mesh(changes: dict[str, str]
     info = ModelInfo("m", 64, 61, 4, 4, 40)
     assert fingerprint_of(info) != fingerprint_of(info._replace(**changes))
     assert fingerprint_of(info) == fingerprint_of(info._replace(num_blocks=41))
+
+
+ADDRESSES_AND_SECRETS = {
+    "host", "port", "grpc_port", "api_key", "api_key_file", "engine_address", "otlp_traces_endpoint", "allowed_hosts",
+    "allowed_origins", "allowed_methods", "allowed_headers", "allow_credentials", "log_level", "access_log",
+}  # fmt: skip
+
+
+def test_every_setting_is_shown_or_hidden_on_purpose() -> None:
+    names = {field.name for field in dataclasses.fields(ServerConfig)}
+    assert names == {*SHOWN_SETTINGS} | ADDRESSES_AND_SECRETS
+    assert not {*SHOWN_SETTINGS} & ADDRESSES_AND_SECRETS

@@ -102,14 +102,38 @@ async def test_a_stream_that_waits_sends_comments_and_then_its_events(serve, pat
     assert "".join(choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in choices)
 
 
+async def test_comments_come_while_a_grammar_is_compiled(serve) -> None:
+    served: Served = await serve(sse_keep_alive_interval=0.005)
+    served.engine.compiled.clear()
+    body = {"prompt": "x", "stream": True, "max_tokens": 5}
+    async with served.session.post(f"{served.url}/v1/completions", json=body) as response:
+        assert await response.content.readline() == b": keep-alive\n"
+        assert not served.engine.submitted
+        served.engine.compiled.set()
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+
+
 async def test_clients_read_over_comments(serve) -> None:
     served: Served = await serve(sse_keep_alive_interval=0.005)
     served.engine.gate.clear()
     stream = await served.client.chat.completions.create(model="fake", messages=CHAT, stream=True)
-    first = await anext(stream)
-    assert first.choices[0].delta.role == "assistant"
+    first = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0.05)
     served.engine.gate.set()
+    assert (await first).choices[0].delta.role == "assistant"
     assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "hello world"
+
+
+async def test_a_comment_that_cannot_be_written_ends_the_stream() -> None:
+    failed = asyncio.Event()
+
+    async def write(data: bytes) -> None:
+        failed.set()
+        raise RuntimeError("the transport is closed")
+
+    with pytest.raises(RuntimeError, match="transport is closed"):
+        async with KeepAlive(0.001, write).running():
+            await failed.wait()
 
 
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.server.run import bind_socket
@@ -106,7 +107,7 @@ async def test_a_queue_that_is_full_for_the_second_prompt_takes_none(serve) -> N
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", ["a", ["a", "b"]])
 async def test_a_lost_client_frees_its_requests(serve, stream: bool, prompt: object) -> None:
-    served: Served = await serve()
+    served: Served = await serve(sse_keep_alive_interval=0.01)
     served.engine.gate.clear()
     host, port = served.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -133,7 +134,7 @@ async def test_a_client_that_closes_in_mid_stream_frees_its_request(serve) -> No
     assert served.engine.aborted
 
 
-@pytest.mark.parametrize("moment", ["open", "send", "fail", "done"])
+@pytest.mark.parametrize("moment", ["prepare", "send", "fail", "done"])
 async def test_a_client_lost_at_any_moment_of_a_stream_is_no_failure(
     serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: str
 ) -> None:
@@ -144,7 +145,7 @@ async def test_a_client_lost_at_any_moment_of_a_stream_is_no_failure(
         reached.set()
         raise ConnectionResetError
 
-    monkeypatch.setattr(EventStream, moment, lost)
+    monkeypatch.setattr(web.StreamResponse if moment == "prepare" else EventStream, moment, lost)
     if moment == "fail":
         served.engine.gate.clear()
         asyncio.get_running_loop().call_later(0.1, served.engine.fail_requests, "a kernel failed")

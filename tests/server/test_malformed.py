@@ -71,6 +71,14 @@ async def test_expect_100_continue_is_answered(serve) -> None:
     writer.close()
 
 
+async def test_http_1_0_has_no_interim_answers(serve) -> None:
+    served: Served = await serve()
+    post = POST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue\r\nContent-Length: 15\r\n\r\n"
+    reader, writer = await connect(served, post + b'{"prompt": "a"}')
+    assert (await read_answer(reader)).status == 200
+    writer.close()
+
+
 async def test_a_client_that_leaves_before_it_is_asked_for_its_body_is_no_failure(serve, caplog) -> None:
     served: Served = await serve()
     for _ in range(5):

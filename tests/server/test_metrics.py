@@ -81,7 +81,7 @@ async def test_how_weights_are_held(serve) -> None:
 
 
 async def test_refused_requests_are_counted_by_the_limit_that_refused_them(serve) -> None:
-    served: Served = await serve(max_open_requests=1)
+    served: Served = await serve(max_open_requests=1, sse_keep_alive_interval=0.01)
     served.engine.max_waiting = 0
     assert (await served.post("/v1/completions", {"prompt": "a"})).status == 429
     served.engine.max_waiting = 10
@@ -117,7 +117,7 @@ async def test_what_is_counted(serve) -> None:
 
 
 async def test_gauges_are_read_when_they_are_scraped(serve) -> None:
-    served: Served = await serve()
+    served: Served = await serve(sse_keep_alive_interval=0.01)
     served.engine.gate.clear()
     stream = await served.client.completions.create(model="fake", prompt="a", stream=True)
     samples = await scrape(served)

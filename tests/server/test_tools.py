@@ -230,7 +230,7 @@ async def test_what_the_engine_is_asked_for(serve, name: str) -> None:
     fields, param, kinds = CHOICES[name]
     thinking = {"messages": CHAT, "max_tokens": 240, "thinking": {"type": "enabled"}}
     assert (await served.post("/v1/chat/completions", {**thinking, **fields})).status == 200
-    constraint = served.engine.submitted[0].sampling.structured_outputs
+    constraint = served.engine.submitted[0].sampling.constraint
     if param is None:
         assert constraint is None
         return
@@ -256,7 +256,7 @@ async def test_none_leaves_the_format_alone(serve) -> None:
     served: Served = await serve()
     body = {"messages": CHAT, "tools": [STRICT], "tool_choice": "none", "response_format": {"type": "json_object"}}
     await served.post("/v1/chat/completions", body)
-    constraint = served.engine.submitted[0].sampling.structured_outputs
+    constraint = served.engine.submitted[0].sampling.constraint
     assert constraint is not None
     assert constraint.kind == "json_object"
 
@@ -272,6 +272,18 @@ async def test_a_call_ends_as_openai_says(serve, stream: bool) -> None:
         )
         told = [each async for each in await asked] if stream else [await asked]
         assert told[-1].choices[0].finish_reason == reason
+
+
+@pytest.mark.parametrize("options", [{"tool_choice": NAMED}, {"parallel_tool_calls": False}, {}], ids=str)
+async def test_openais_helper_sees_that_a_call_is_done(serve, options: dict[str, Any]) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL
+    served.engine.steps_per_list = 1000  # the call and its end come together
+    options = {"tool_choice": "required", "max_tokens": 240, **options}
+    stream = served.client.chat.completions.stream(model="fake", messages=CHAT, tools=[WEATHER], **options)
+    async with stream as events:
+        done = [event async for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert [json.loads(event.arguments) for event in done] == [{"city": "Bern"}]
 
 
 async def test_calls_that_cannot_be_forced_are_refused(serve, folder: Path) -> None:
@@ -311,7 +323,7 @@ async def test_structural_tags_of_each_form(serve) -> None:
         ):
             assert (await served.post("/v1/chat/completions", {"messages": CHAT, **fields})).status == 200
     await served.post("/v1/completions", {"prompt": "a", "response_format": {"type": "structural_tag", **TAG}})
-    asked = [request.sampling.structured_outputs for request in served.engine.submitted]
+    asked = [request.sampling.constraint for request in served.engine.submitted]
     assert len(asked) == 7
     found = [_without_params(json.loads(constraint.value)) for constraint in asked if constraint is not None]
     assert found == [found[0]] * 7

@@ -74,7 +74,7 @@ async def test_a_request_is_one_span_that_continues_its_clients_trace(serve, exp
 
 async def test_requests_that_end_badly_are_spans_too(serve, exporter, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    served: Served = await serve(otlp_traces_endpoint=ENDPOINT)
+    served: Served = await serve(otlp_traces_endpoint=ENDPOINT, sse_keep_alive_interval=0.01)
     served.engine.gate.clear()
     stream = await served.client.completions.create(model="fake", prompt="a", stream=True)
     await stream.close()

@@ -71,6 +71,13 @@ def test_a_wrong_template_names_the_file(wrong: object, tmp_path: Path) -> None:
         load_chat_templates(tmp_path, Tokenizer(tmp_path).config)
 
 
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "", "a b", "\ud800"])
+def test_a_templates_name_may_be_a_files(name: str, tmp_path: Path) -> None:
+    byte_level_folder(tmp_path, chat_template={name: "text"})
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: chat_template has .* must be letters"):
+        load_chat_templates(tmp_path, Tokenizer(tmp_path).config)
+
+
 def test_a_flag_names_a_file_a_template_of_the_model_or_a_built_in_one(tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("mine")
     assert named_chat_templates(str(tmp_path / "mine.jinja"), {"rag": "r"}) == {"default": "mine"}

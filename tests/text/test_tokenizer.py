@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.errors import ModelError, ParameterError
-from jaxinfer.text import Tokenizer
+from jaxinfer.text import Tokenizer, tokenizer
 from tests.material import material
 from tests.text.folders import byte_level_folder, with_bos
 
@@ -81,4 +81,11 @@ def test_a_folder_without_a_readable_tokenizer_names_the_file(tmp_path: Path, co
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ModelError, match=f"tokenizer.json {message}"):
+        Tokenizer(tmp_path)
+
+
+def test_a_folder_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    byte_level_folder(tmp_path)
+    monkeypatch.setattr(tokenizer, "MOST_READ_SECONDS", 0.0)
+    with pytest.raises(ModelError, match=r"its tokenizer takes 0 s to read; at most 0 are allowed"):
         Tokenizer(tmp_path)

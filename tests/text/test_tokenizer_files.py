@@ -222,6 +222,13 @@ def test_random_folders_are_read_as_transformers_reads_them(seed: int, tmp_path:
         ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder must map ids to objects"),
         ("tokenizer_config.json", {"extra_special_tokens": [7]}, "extra_special_tokens must be a text"),
         ("added_tokens.json", {"<one>": "300"}, "added_tokens.json: '<one>' must have an id"),
+        ("tokenizer_config.json", {"bos_token": {"id": 1}}, "tokenizer_config.json: bos_token must be a text, or an"),
+        ("special_tokens_map.json", {"pad_token": {}}, "special_tokens_map.json: pad_token must be a text, or an"),
+        ("tokenizer_config.json", {"additional_special_tokens": "<a>"}, "additional_special_tokens must be a list"),
+        ("tokenizer_config.json", {"extra_special_tokens": 5}, "extra_special_tokens must be a list or an object"),
+        ("special_tokens_map.json", {"extra_special_tokens": "a"}, "special_tokens_map.json: extra_special_tokens"),
+        ("tokenizer_config.json", {"fast_tokenizer_files": 5}, "fast_tokenizer_files must be a list, not 5"),
+        ("tokenizer_config.json", {"model_specific_special_tokens": [1]}, "special_tokens must be an object"),
     ],
 )
 def test_a_wrong_value_names_file_and_field(file: str, content: dict[str, Any], message: str, tmp_path: Path) -> None:

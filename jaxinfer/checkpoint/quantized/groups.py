@@ -13,8 +13,8 @@ _UNSET = -1
 
 @dataclass(frozen=True)
 class GroupNumbers:
-    """For each column the number of its group, [K]. group: columns of each; the last may have fewer. unset: the tensor
-    may be all -1, and columns are then in groups as they lie. Raises TensorFault for a number that there is not."""
+    """Group number of each column, [K]. group: columns of each group; the last may have fewer. unset: the tensor may be
+    all -1; columns are then grouped in order. Raises TensorFault for a number that does not exist."""
 
     tensor: Tensor
     group: int
@@ -42,7 +42,7 @@ class GroupNumbers:
         return numbers
 
     def _is_unset(self, numbers: np.ndarray, read: Read) -> bool:
-        """Whether all columns, of which `numbers` are some, have no number."""
+        """Return whether no column has a number. numbers: of some of the columns."""
         if not self.unset or not (numbers == _UNSET).all():
             return False
         return bool((self.tensor.read((slice(None),), read) == _UNSET).all())

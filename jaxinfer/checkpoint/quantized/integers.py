@@ -70,7 +70,7 @@ def gptq_parts(form: Gptq, module: str, shape: tuple[int, int]) -> Parts:
 
 
 def group_numbers(form: Gptq | Integers, module: str, depth: int) -> GroupNumbers:
-    """For each of a matrix's columns the number of its group, [depth]."""
+    """Return the group number of each of a matrix's columns, [depth]."""
     if isinstance(form, Gptq):
         return GroupNumbers(Tensor(f"{module}.g_idx", (depth,), _INT32), form.group or depth)
     tensor = Tensor(f"{module}.weight_g_idx", (depth,), ("I32", "I64"))

@@ -32,7 +32,7 @@ class Unpacked(Lengthened):
         return flat[(slice(None),) * self.axis + (cut,)]
 
     def _codes(self, words: np.ndarray, place: int) -> np.ndarray:
-        """Of one place of every word."""
+        """Return the codes at one place of every word."""
         codes = (words >> np.asarray(self.bits * place, words.dtype)).astype(np.uint8)
         codes = (codes + np.uint8(self.plus)) & np.uint8(2**self.bits - 1)
         return (codes - np.uint8(self.less)).view(np.int8)

@@ -12,7 +12,7 @@ from jaxinfer.quantization.formats import Awq, Fp8, Gptq, Integers, Mxfp4, Nvfp4
 from jaxinfer.quantization.scheme import Part
 
 TensorPart = Literal["weight", "bias"] | Part
-"""What of a module is read: its values, its bias, or a part of quantised values."""
+"""Part of a module that is read: its values, its bias, or a part of quantised values."""
 
 _READERS: dict[type, Callable[[Any, str, Any], Parts]] = {
     Fp8: fp8_parts,

@@ -44,7 +44,7 @@ class Values:
         return values
 
     def _numbers(self, columns: slice, read: Read) -> np.ndarray:
-        """Of the groups of some columns."""
+        """Return the group numbers of some columns."""
         first, last, _ = columns.indices(self.shape[-1])
         if self.groups is None:
             return np.arange(first, last) // self.group

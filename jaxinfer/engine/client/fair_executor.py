@@ -12,7 +12,7 @@ from jaxinfer.errors import QueueFullError
 
 Tenant = tuple[str, ...]
 _WEIGHT = 0.5
-"""Of a job's time in the mean of its tenant."""
+"""Weight of a job's time in the mean of its tenant."""
 
 
 class _Job(NamedTuple):

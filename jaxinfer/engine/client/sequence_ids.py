@@ -20,7 +20,7 @@ class SequenceIds:
         self._by_id: dict[int, SequenceName] = {}
 
     def expand(self, outputs: Iterable[StepOutput]) -> list[TokenDelta]:
-        """What steps add, a delta for each sequence and step, in the order of the steps."""
+        """Return what steps add, a delta for each sequence and step, in the order of the steps."""
         deltas: list[TokenDelta] = []
         for output in outputs:
             self._expand_plain(output, deltas)

@@ -26,7 +26,8 @@ class Streams:
             raise ParameterError("request_id", f"{request_id!r} is in use")
 
     def open(self, request_id: str, sequences: int) -> AsyncIterator[list[TokenDelta]]:
-        """What comes for a request of so many sequences; it ends with the last of them, or raises what failed."""
+        """Yield the deltas of a request of so many sequences. The stream ends with the last of them, or raises the
+        request's error."""
         stream = self._streams[request_id] = _Stream(sequences)
         return stream.read()
 
@@ -61,7 +62,7 @@ class Streams:
 
 
 class _Stream:
-    """What waits for one reader; what came since it last looked, it gets at once."""
+    """The queue of one reader, who gets everything that came since the last read at once."""
 
     def __init__(self, sequences: int):
         self._deltas: list[TokenDelta] = []

@@ -4,9 +4,11 @@ import atexit
 import logging
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -31,7 +33,7 @@ class Listener(Protocol):
     """Is told, in the engine's thread, what its requests come to; must not block it."""
 
     def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
-        """What steps gave."""
+        """Receive the outputs of steps."""
 
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         """A submitted request could not be queued."""
@@ -47,10 +49,11 @@ class Listener(Protocol):
 
 
 class _Compiling(NamedTuple):
-    """A request that is to be queued once what it may say is compiled."""
+    """A request that is to be queued once what it may say is compiled. submitted: seconds of the monotonic clock."""
 
     checked: CheckedRequest
     client_id: int
+    submitted: float
 
     @property
     def request_id(self) -> str:
@@ -60,13 +63,15 @@ class _Compiling(NamedTuple):
 class EngineThread:
     """Runs an engine. `start` comes first; every other method may be called in any thread, and none of them waits.
 
-    A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
+    A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is. clock:
+    seconds, of what requests wait for a compiler.
 
     Requests are submitted for a client, whose id comes back in their sequence ids (client_ids.py).
     """
 
-    def __init__(self, core: EngineCore, listener: Listener):
+    def __init__(self, core: EngineCore, listener: Listener, clock: Callable[[], float] = time.monotonic):
         self._core = core
+        self._clock = clock
         self._listener = listener
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -121,7 +126,7 @@ class EngineThread:
         return True
 
     def _compile_soon(self, checked: CheckedRequest, client_id: int) -> None:
-        compiling = self._compiling[checked.request.request_id] = _Compiling(checked, client_id)
+        compiling = self._compiling[checked.request.request_id] = _Compiling(checked, client_id, self._clock())
         tenant, run = self._core.tenant_of(checked.request), partial(self._compile, compiling)
         try:
             if self._core.is_kept(checked):
@@ -197,6 +202,7 @@ class EngineThread:
             if self._compiling.get(compiling.request_id) is not compiling:
                 return
             del self._compiling[compiling.request_id]
+            checked = _waited(checked, self._clock() - compiling.submitted)
             self._commands.put(lambda: self._add(checked, compiling.client_id))
         self._listener.on_compiled(compiling.client_id, checked.request, None)
 
@@ -315,6 +321,14 @@ class EngineThread:
         seconds = self._core.step_timeout
         log.error("a step takes more than %g s (--step-timeout): the engine has stalled, and ends; stacks:", seconds)
         dump_stacks()
+
+
+def _waited(checked: CheckedRequest, seconds: float) -> CheckedRequest:
+    """The request, which has waited for so long of the time that it may."""
+    request = checked.request
+    if request.max_wait is None:
+        return checked
+    return checked._replace(request=replace(request, max_wait=max(request.max_wait - seconds, 0.0)))
 
 
 def _end_with_python(running: "weakref.ref[EngineThread]") -> None:

@@ -1,4 +1,4 @@
-"""What the first stage of a simulated pipeline knows of newest tokens: not those that are on their way back."""
+"""Newest tokens as the first stage of a simulated pipeline knows them, without tokens on their way back."""
 
 from collections import deque
 from typing import NamedTuple
@@ -15,13 +15,13 @@ class _Drawn(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """Of slots, int32 each: the newest token and its position."""
+    """Newest token of each slot and its position, int32 each."""
 
     position: np.ndarray
     token: np.ndarray
 
     def of(self, slots: np.ndarray) -> "Newest":
-        """Of some slots; a copy."""
+        """Return the newest tokens of some slots, as a copy."""
         return Newest(self.position[slots], self.token[slots])
 
 
@@ -39,11 +39,12 @@ class FirstStage:
             own[slots] = new
 
     def feed(self, step: int, newest: Newest) -> None:
-        """What all slots have after a step."""
+        """Record the newest tokens of all slots after a step."""
         self._drawn.append(_Drawn(step, Newest(*(own.copy() for own in newest))))
 
     def newest(self, slots: np.ndarray, drawn: np.ndarray, needs: int) -> Newest:
-        """Of some slots. drawn: whether a step has drawn it; as a step's packed array has it. needs: of the step."""
+        """Return the newest tokens of some slots. drawn: above 0 if a step has drawn the token, else an admission
+        brought it. needs: index of the step that the current one depends on."""
         known = next((each.newest for each in reversed(self._drawn) if each.step <= needs), self._drawn[0].newest)
         both = zip(known.of(slots), self._admitted.of(slots), strict=True)
         return Newest(*(np.where(drawn > 0, came_back, admitted) for came_back, admitted in both))

@@ -31,7 +31,7 @@ class Follower:
         self._runner = runner
         self._steps_ahead = runner.shapes.stages if steps_ahead is None else steps_ahead
         self._unsampled: dict[int, tuple[Any, Any]] = {}
-        """By number, forward passes that wait for `Sample` or `Verify`: the step, and the runner's handle."""
+        """Forward passes that wait for `Sample` or `Verify`, by number: the step, and the runner's handle."""
         self._in_flight: deque[tuple[int, Any]] = deque()
         """Steps: the number of the last call of each, and the runner's handle."""
         self._failed = False
@@ -42,7 +42,7 @@ class Follower:
 
     @property
     def compiling(self) -> bool:
-        """As of a Runner. Read in any thread."""
+        """True while the runner compiles. Safe in any thread."""
         return self._runner.compiling
 
     @property
@@ -109,7 +109,7 @@ class Follower:
 
     @contextmanager
     def _failure(self, what: str) -> Iterator[None]:
-        """What the runner raises becomes a FollowerError."""
+        """Turn what the runner raises into a FollowerError."""
         try:
             yield
         except Exception as error:

@@ -84,8 +84,8 @@ class InFlightSteps:
                 self._runner.set_masks(masks)
 
     def sample_for(self, slots: np.ndarray, epochs: np.ndarray) -> bool:
-        """Whether a step in flight samples for any of these slots, as they are held in these epochs. The one that is
-        being started is none."""
+        """Return whether a step in flight samples for any of these slots in these epochs. The step that is being
+        started does not count."""
         started = zip(self._plans, self._handles, strict=False)
         return any(_samples_for(plan, slots, epochs) for plan, _ in started)
 
@@ -112,7 +112,7 @@ class InFlightSteps:
 
 @contextmanager
 def _step_faults() -> Iterator[None]:
-    """What a runner raises becomes a StepFault."""
+    """Turn what a runner raises into a StepFault."""
     try:
         yield
     except StepFault:

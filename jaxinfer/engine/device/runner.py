@@ -29,15 +29,14 @@ class ExpertTokens(NamedTuple):
 
 
 class LatePrograms(NamedTuple):
-    """How many programs were made during a step, and the seconds that it took."""
+    """Programs compiled during a step, and the seconds that it took."""
 
     count: int = 0
     seconds: float = 0.0
 
 
 class Drafts(NamedTuple):
-    """What was drafted for the rows of a step. tokens: int32 [rows, K], of which a row has the first `counts`, int32
-    [rows]."""
+    """Drafts of the rows of a step. tokens: int32 [rows, K], of which a row has the first `counts`, int32 [rows]."""
 
     tokens: np.ndarray
     counts: np.ndarray
@@ -72,7 +71,8 @@ class Runner(Protocol):
 
     @property
     def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
-        """Of a forward pass, by kind and bucket, as measured before readiness; empty where nothing was."""
+        """Seconds of a forward pass, by kind and bucket, as measured before readiness; empty if nothing was
+        measured."""
         ...
 
     def init_slots(self, packed: np.ndarray) -> None:
@@ -133,8 +133,8 @@ class Runner(Protocol):
         ...
 
     def expert_load(self) -> ExpertTokens | None:
-        """Of the steps that were collected; None for a model without experts. Called in any thread; waits for no
-        step."""
+        """Return the expert load of the steps that were collected; None for a model without experts. Safe in any
+        thread; waits for no step."""
         ...
 
     def close(self) -> None:

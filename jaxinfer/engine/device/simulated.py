@@ -138,11 +138,11 @@ class SimulatedRunner:
 
     @property
     def kv(self) -> list[np.ndarray]:
-        """What stands for KV blocks, of all shards."""
+        """Arrays that stand for KV blocks, of all shards."""
         return [blocks for part in self._parts for blocks in part.kv]
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """That of the arrays that stand for KV blocks, a device a shard."""
+        """Return the memory of the arrays that stand for KV blocks, a device a shard."""
         used = [sum(blocks.nbytes for blocks in part.kv) for part in self._parts]
         return tuple(DeviceMemory(size, size, size) for size in used)
 
@@ -212,7 +212,7 @@ class SimulatedRunner:
         return tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept)
 
     def _num_tokens(self, step: PackedStep) -> int:
-        """Of all shards."""
+        """Return the number of tokens of a step, all shards together."""
         if isinstance(step, PackedBurst):
             views = (self._layouts.burst(step.bucket).views(section) for section in self._sections(step.array))
             return sum(int(view["counts"].sum()) for view in views)
@@ -227,7 +227,7 @@ class SimulatedRunner:
 
 _Drafts = np.ndarray | None
 _Columns = tuple[np.ndarray, np.ndarray, _Drafts, _Drafts, _Drafts]
-"""What a burst gave, as `PackedBurst.result` takes it."""
+"""Columns of a burst's result, as `PackedBurst.result` takes them."""
 
 
 def _joined(shards: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

@@ -55,7 +55,7 @@ class SimulatedPipeline:
         self.now = max(self.now, done)
 
     def busy(self, start: float, end: float) -> list[float]:
-        """Of each stage, the share of a time in which it computes."""
+        """Return, for each stage, the share of the time from `start` to `end` in which it computes."""
         shares = [0.0] * self.stages
         for run in self.runs:
             shares[run.stage] += max(0.0, min(run.end, end) - max(run.begin, start))

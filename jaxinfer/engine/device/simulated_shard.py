@@ -15,7 +15,7 @@ _NEVER_WRITTEN = -(2**20)
 
 
 def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, allowed: int) -> int:
-    """Which of `allowed` tokens follows `position`, from the tokens that each KV group sees up to there."""
+    """Return which of `allowed` tokens follows `position`, from the tokens that each KV group sees up to there."""
     mask = (1 << 64) - 1
     state = (seed * 1_000_003 + index * 7_919 + position) & mask
     for tokens in visible:
@@ -50,7 +50,7 @@ class SimulatedShard:
         self._masks = np.zeros((slots * shapes.slot_masks, shapes.mask_words), np.int32)
 
     def init_slots(self, packed: np.ndarray) -> None:
-        """As `Layouts.admit` has it."""
+        """Initialise slots. packed: laid out as `Layouts.admit`."""
         view = self._layouts.admit.views(packed)
         slots = view["slot"]
         newest, params = NEWEST.views(view["newest"]), SLOT_PARAMS.views(view["params"])
@@ -68,12 +68,12 @@ class SimulatedShard:
         self.tables[:, slots] = view["tables"]
 
     def set_masks(self, bucket: int, packed: np.ndarray) -> None:
-        """As `Layouts.masks` has it."""
+        """Write masks. packed: laid out as `Layouts.masks`."""
         view = self._layouts.masks(bucket).views(packed)
         self._masks[view["places"]] = view["masks"]
 
     def copy_blocks(self, packed: np.ndarray) -> None:
-        """As `Layouts.copies` has it."""
+        """Copy KV blocks. packed: laid out as `Layouts.copies`."""
         for kv, copies in zip(self.kv, self._layouts.copies.views(packed)["copies"], strict=True):
             source, destination = copies.T
             kv[destination] = kv[source]
@@ -91,7 +91,8 @@ class SimulatedShard:
         return Newest(self.length, self.last_token)
 
     def _held(self, view: dict[str, np.ndarray], rows: int, needs: int) -> Newest:
-        """Of the first rows of a step. Stages are told positions, unless rows draft: then nobody knows them before."""
+        """Return the newest tokens of a step's first rows. The host sends positions to stages, unless rows draft: then
+        nobody knows them in advance."""
         slots = view["slots"][:rows]
         if self._first is None:
             return self._newest.of(slots)
@@ -135,7 +136,7 @@ class SimulatedShard:
         return tokens, counts, *(column.astype(np.int32) for column in columns)
 
     def _write_drafts(self, bucket: int, packed: np.ndarray, drafted: np.ndarray) -> None:
-        """Where drafts are computed something is written, whether they are kept or not."""
+        """Write an unusable value for each draft, kept or not: computing drafts writes KV."""
         view = self._layouts.burst(bucket).views(packed)
         slots, starts = view["slots"], self.length[view["slots"]]
         self._update_tables(view)

@@ -11,13 +11,13 @@ _NEVER = 2**31 - 1
 
 
 class BlockRefs:
-    """What a sequence holds of a KVCache, which alone changes it.
+    """A sequence's references to blocks of a KVCache, which alone changes them.
 
     namespace: its root of the radix tree.
-    shard: where its blocks are, once it has any.
+    shard: the shard of its blocks, once it has any.
     blocks: block ids a KV group, in order; 0 behind a window.
     freed_by_window: blocks dropped behind a window, a count a KV group.
-    duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
+    duplicate_blocks: (group, block) of the tree's own block, referenced if ours is a copy of equal content.
     radix_node: the node of the radix tree that holds our newest committed block.
     committed: blocks of ours that the tree holds.
     """
@@ -67,7 +67,7 @@ class KVCache:
         return sum(pool.num_in_use for pool in self.pools)
 
     def cached_tokens(self, refs: BlockRefs, tokens: np.ndarray) -> int:
-        """How many of `tokens` `match` would find now; takes nothing."""
+        """Return how many of `tokens` `match` would find now; takes nothing."""
         return len(self._cached_path(refs, tokens)) * self.block_size if self.caching else 0
 
     def match(self, refs: BlockRefs, tokens: np.ndarray) -> int:
@@ -112,7 +112,7 @@ class KVCache:
         return min(pool.num_available for pool in self.pools)
 
     def missing(self, refs: BlockRefs, num_tokens: int, *, reserve: int = 0) -> int:
-        """How many more blocks of a group must be available for `grow` to succeed."""
+        """Return how many more blocks of a group must be available for `grow` to succeed."""
         need = -(-num_tokens // self.block_size) - len(refs.blocks[0]) + reserve
         return max(0, *(need - pool.num_available for pool in self.pools))
 
@@ -173,7 +173,8 @@ class KVCache:
         self.commit_next((refs, tokens[i * size : (i + 1) * size].tobytes()) for i in blocks)
 
     def commit_next(self, full: Iterable[tuple[BlockRefs, bytes]]) -> None:
-        """The same for the first block of each that the tree was not offered, with the bytes of its tokens."""
+        """Commit the next block of each sequence, the first that the tree was not offered, with the bytes of its
+        tokens."""
         extend = self.tree.extend
         for refs, key in full:
             before = refs.radix_node
@@ -186,8 +187,8 @@ class KVCache:
                 self._hold_duplicates(refs, node, own)
 
     def _hold_duplicates(self, refs: BlockRefs, node: Node, own: Iterable[int]) -> None:
-        """Where the tree has a block of equal content already, holds it too, so that what we add below it is never
-        without its parents."""
+        """Reference the tree's own block as well if it has one of equal content, so that a block added below it never
+        loses its parents."""
         for group, block in enumerate(own):
             if self.windows[group] is None and node.blocks[group] != block:
                 self.pools[group].retain(node.blocks[group])

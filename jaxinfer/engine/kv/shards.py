@@ -9,7 +9,8 @@ from jaxinfer.engine.kv.manager import BlockRefs, KVCache
 
 
 class KVShards:
-    """What the scheduler asks of a KVCache, of whichever shard the references are in. Block ids are a shard's own."""
+    """KV caches of all shards behind the interface of one; a call goes to the shard of the references. Block ids are a
+    shard's own."""
 
     def __init__(self, shards: Sequence[KVCache]):
         self.shards, first = shards, shards[0]
@@ -17,7 +18,7 @@ class KVShards:
 
     @property
     def pools(self) -> list[BlockPool]:
-        """Those of all shards."""
+        """Block pools of all shards."""
         return [pool for kv in self.shards for pool in kv.pools]
 
     @property
@@ -29,7 +30,7 @@ class KVShards:
         return sum(kv.blocks_in_use for kv in self.shards)
 
     def cached_tokens(self, refs: BlockRefs, tokens: np.ndarray) -> int:
-        """How many of `tokens` the shard has that has most of them; takes nothing."""
+        """Return how many of `tokens` are cached in the shard that has most of them; takes nothing."""
         return max(kv.cached_tokens(refs, tokens) for kv in self.shards)
 
     def match(self, refs: BlockRefs, tokens: np.ndarray) -> int:
@@ -46,7 +47,7 @@ class KVShards:
         return self._of(refs).grow(refs, num_tokens, reserve=reserve)
 
     def grow_each(self, holders: Sequence[BlockRefs]) -> list[list[int]] | None:
-        """As KVCache's, for holders of any shards."""
+        """Grow each sequence by a block as `KVCache.grow_each` does, for sequences of any shards."""
         parts = [[i for i, refs in enumerate(holders) if refs.shard == shard] for shard in range(len(self.shards))]
         if any(len(part) > kv.available() for part, kv in zip(parts, self.shards, strict=True)):
             return None

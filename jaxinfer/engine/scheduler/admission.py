@@ -21,7 +21,8 @@ from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT, SlotInit
 
 
 class _Tried(enum.Enum):
-    """What came of a sequence in a shard. PARTIAL: one step would not compute all of it, and no more such may enter."""
+    """Outcome of trying a sequence in a shard. PARTIAL: one step would not compute all of it, and no more such may
+    enter."""
 
     ADMITTED = enum.auto()
     PARTIAL = enum.auto()
@@ -110,8 +111,8 @@ class Admission:
         return False
 
     def _shards_with_room(self, plan: PlanBuilder, closed: abc.Container[int]) -> list[int]:
-        """Those with a slot, and something of both budgets, that are not closed to this plan; none while somebody is
-        computed alone."""
+        """Return the shards with a free slot and some of both budgets that are not closed to this plan; none while an
+        isolated sequence is computed."""
         shards = [
             shard
             for shard in self._state.table.open_shards

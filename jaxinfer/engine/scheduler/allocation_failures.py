@@ -9,8 +9,8 @@ _HEAD = -1
 
 
 class Lack(NamedTuple):
-    """Of blocks, in a shard. available: blocks that were there, an entry a KV group. missing: how many more of a group
-    were needed."""
+    """Shortage of blocks in a shard. available: blocks that were there, an entry a KV group. missing: how many more of
+    a group were needed."""
 
     available: list[int]
     missing: int
@@ -47,7 +47,8 @@ class AllocationFailures:
         failure.lacks[shard] = Lack(available, missing)
 
     def missing(self, sequence: Sequence, shard: int) -> int | None:
-        """How many blocks more it needed in a shard; None where it has not tried, or might not fail now."""
+        """Return how many more blocks the sequence needed in a shard; None if it has not tried, or might not fail
+        now."""
         lack = self._lack(sequence, shard)
         if lack is None:
             return None
@@ -57,7 +58,7 @@ class AllocationFailures:
         return lack.missing if self._state.runs_in(shard) else None  # with nobody running, no blocks are kept back
 
     def failed_in(self, sequence: Sequence, shard: int) -> bool:
-        """Whether a shard had too few blocks when it was last tried."""
+        """Return whether a shard had too few blocks for the sequence when it was last tried."""
         return self._lack(sequence, shard) is not None
 
     def forget_head(self) -> None:

@@ -43,7 +43,8 @@ class Decode:
         return everyone
 
     def plan_ahead(self, plan: PlanBuilder) -> None:
-        """Of several stages, where a plan is empty: adds rows that are due as soon as what they wait for is drawn."""
+        """Add rows to an empty plan of several stages: they are due as soon as the token that they wait for is
+        drawn."""
         if self._stage_rows is not None and not self._state.must_drain:
             self._add(plan, self._stage_rows.next_due(self._ready()[0]))
 
@@ -67,9 +68,9 @@ class Decode:
         plan.add_decode(decode)
 
     def may_burst(self, slots: np.ndarray) -> bool:
-        """Whether these may get several tokens in one dispatch: not where some are constrained, or report
-        log-probabilities, and nothing is drafted; nor where too many would draft under masks, or one is not to
-        draft."""
+        """Return whether these slots may get several tokens in one dispatch. Without drafting they may not if one is
+        constrained or reports log-probabilities; with drafting they may not if too many would draft under masks, or one
+        is not to draft."""
         table = self._state.table
         constrained = table.num_constrained and table.constrained[slots].any()
         if self._state.shapes.drafting is None:
@@ -79,8 +80,8 @@ class Decode:
         return not table.plain_next[slots].any() and np.bincount(table.shards_of(slots)).max() <= self._most_checked
 
     def burst_slots(self, step: int) -> np.ndarray:
-        """Those that a step takes by which rows may get several tokens: all that run, or of several stages those that
-        are due, or else come next. step: the plan's index."""
+        """Return the slots that decide whether rows of a step may get several tokens: all that run, or with several
+        stages those that are due, or else come next. step: the plan's index."""
         slots = self._state.running_slots()
         if self._state.shapes.burst == 1 or self._state.must_drain:
             return slots[:0]
@@ -90,10 +91,10 @@ class Decode:
         return due if len(due) else self._stage_rows.next_due(slots)
 
     def burst(self, slots: np.ndarray, most: int) -> BurstRows | None:
-        """For these slots, at most `most` tokens each; None where a single step must be planned.
+        """Plan at most `most` tokens for each of these slots; None if a single step must be planned.
 
-        That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
-        few: then the next step evicts, preempts or waits.
+        A single step is needed if a row has a prompt to compute, if nobody has more than one token left, or if blocks
+        are too few: then the next step evicts, preempts or waits.
         """
         state = self._state
         if most < 2 or not self._ready()[1]:
@@ -107,7 +108,7 @@ class Decode:
         return BurstRows(slots, counts, blocks)
 
     def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
-        """Whether each shard has as many as its slots need."""
+        """Return whether each shard has as many blocks as its slots need."""
         if len(self._state.kv_shards) == 1:
             return int(blocks.sum()) <= self._state.kv_shards[0].available()
         shards = self._state.table.shards_of(slots)

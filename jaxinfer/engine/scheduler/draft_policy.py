@@ -14,7 +14,7 @@ from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 _TRIES = 3
 """Steps of a kind before it is judged: the first meet cold caches."""
 _SHARE = 0.01
-"""Of the time, for trying what is slower: texts change."""
+"""Share of the time spent on trying what is slower: texts change."""
 _TRY = 4
 """Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
 _PAUSE = 8
@@ -24,7 +24,7 @@ _LONGEST = 64
 _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
-"""Of a new measurement in a mean."""
+"""Weight of a new measurement in a mean."""
 _MANY = 8
 """Rows: what fewer of them keep says less."""
 _HELD = 100
@@ -67,7 +67,7 @@ class _Time:
 
 
 class _Times(dict[int, _Time]):
-    """By the number of drafts, of steps of so many rows."""
+    """Times of steps of so many rows, by the number of drafts."""
 
     def __init__(self, numbers: Iterable[int]):
         super().__init__((number, _Time()) for number in numbers)
@@ -97,11 +97,11 @@ class _Gains:
 
     @property
     def is_judged(self) -> bool:
-        """Of the last place, which the most drafts alone have."""
+        """True once the last place has been measured, which only steps with the most drafts reach."""
         return self._seen[-1] >= _TRIES
 
     def gains(self) -> list[float]:
-        """By the number of drafts, from 0 on."""
+        """Return the expected tokens a step by the number of drafts, from 0 on."""
         shares = (kept / max(reached, 1e-9) for kept, reached in zip(self._kept, self._reached, strict=True))
         return list(accumulate(accumulate(shares, mul), initial=1.0))
 
@@ -136,7 +136,7 @@ class _Size:
         self._begins_try = False
 
     def drafts(self) -> int:
-        """How many drafts of a row the next step had better have."""
+        """Return how many drafts of a row the next step should have."""
         self._begins_try = False
         if not self.gains.is_judged:
             return self._first[0]
@@ -172,7 +172,7 @@ class _Size:
 
     def _held(self, best: int, gains: Sequence[float], seconds: Mapping[int, float]) -> int:
         """The best number, or the one before where leaving drafts out would save less than beginning again takes."""
-        if best or not self._best:
+        if best or not self._best or self._best not in seconds:
             return best
         saved = seconds[self._best] - gains[self._best] * seconds[0]
         return 0 if _HELD * saved > min(self._resumed) else self._best
@@ -216,10 +216,12 @@ class _Size:
     def resumed(self, drafts: int, seconds: float) -> None:
         """Notes the time of a step whose rows were the first to draft after others."""
         if self._is_judged:
-            self._resumed[-1] += max(seconds - self._seconds()[drafts], 0.0)
+            self._resumed[-1] += max(seconds - self._seconds().get(drafts, seconds), 0.0)
 
     def _seconds(self) -> dict[int, float]:
-        """Of a step by how many drafts it has: of those that were not measured between the nearest that were."""
+        """Return the seconds of a step by its number of drafts; numbers that were not measured are interpolated between
+        the nearest that were. The largest numbers may be missing: results that are read at once make a time 0, which
+        says nothing."""
         found, unknown, before = {}, [], 0
         for number, time in self.times.items():
             if not time.is_judged:
@@ -277,8 +279,8 @@ class DraftPolicy:
         self._asked: tuple[_Size, int, int] | None = None
 
     def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False) -> int:
-        """How many drafts a row may have in the step that is planned now, of so many rows; 0: it had better not draft.
-        prediction: a number of the prediction that came last; None where no row has any. constrained: whether some rows
+        """Return how many drafts a row may have in the step that is planned now, of so many rows; 0: it should not
+        draft. prediction: a number of the newest prediction; None if no row has any. constrained: True if some rows
         draw under masks."""
         if prediction != self._prediction:
             self._prediction = prediction

@@ -36,7 +36,8 @@ class FaultIsolation:
         return self.current is not None or self._state.queue.has_isolated
 
     def may_admit(self) -> bool:
-        """Whether the next of the queue may have a slot; an isolated one needs them all, and no step in flight."""
+        """Return whether the next sequence of the queue may have a slot; an isolated one needs all slots, and no step
+        in flight."""
         if self.current is not None:
             return False
         return not self._state.queue.has_isolated or not (self._state.table.num_taken or self._state.in_flight)

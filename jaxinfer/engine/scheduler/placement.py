@@ -1,4 +1,4 @@
-"""Which shard a sequence goes to."""
+"""The choice of a shard for a sequence."""
 
 from collections import abc
 

@@ -32,7 +32,7 @@ class Policy(Protocol):
 
 
 class FirstComeFirstServed:
-    """By arrival; sequences of one request by their index."""
+    """The order of arrival; sequences of one request by their index."""
 
     preempts = False
     uses_priority = False
@@ -42,11 +42,11 @@ class FirstComeFirstServed:
 
 
 class PriorityFirst:
-    """By priority, the lower the better, then by arrival.
+    """The order of priority, the lower the better, then of arrival.
 
-    ageing_seconds: what a level of priority is worth in waiting time: a sequence goes before all that come later
-    than that, a level better though they are. So it has a deadline, arrival + priority · ageing_seconds, and the
-    earliest goes first. 0: no ageing; a steady stream of better sequences then keeps the others waiting for ever.
+    ageing_seconds: waiting time that is worth a level of priority: a sequence goes before all that come later than
+    that, though they are a level better. So it has a deadline, arrival + priority · ageing_seconds, and the earliest
+    goes first. 0: no ageing; a steady stream of better sequences then keeps the others waiting for ever.
     """
 
     preempts = True
@@ -62,11 +62,11 @@ class PriorityFirst:
 
 
 class ShortestJobFirst:
-    """By the prompt tokens that are not in the prefix cache, then by arrival.
+    """The order of prompt tokens that are not in the prefix cache, then of arrival.
 
-    That is the work that is known when a request comes, and what its first token waits for. `max_tokens` is left
-    out: it bounds the output and does not foretell it, most clients leave it at a default, and an output shares
-    its steps with others, while a prompt fills its own.
+    That is the work that is known when a request comes, and that its first token waits for. `max_tokens` is left
+    out: it bounds the output and does not predict it, most clients leave it at a default, and an output shares its
+    steps with others, while a prompt fills its own.
     tokens_per_second: prompt tokens that a second of waiting makes up for. 0: no ageing.
     """
 

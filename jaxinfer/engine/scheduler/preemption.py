@@ -20,10 +20,11 @@ class Preemption:
         self._max_chunk = max_chunk
 
     def victims(self, *, deferred: bool) -> list[Sequence]:
-        """For each waiting sequence that lacks a slot; where the next one has a slot, for the blocks that it lacks.
+        """Return victims for each waiting sequence that lacks a slot, or, if the next one has a slot, for its missing
+        blocks.
 
-        Where the queue's order depends on what its next sequence will be charged, for the next sequence alone. A fork
-        can use its own shard only; where that gives it nothing, sequences that come after it may have other shards.
+        If the queue's order depends on what its next sequence will be charged, only the next sequence counts. A fork
+        can use its own shard only; if it gets nothing there, sequences that come after it may have other shards.
         deferred: whether deferred sequences count.
         """
         state, queue = self._state, self._state.queue
@@ -60,7 +61,7 @@ class Preemption:
         return victims
 
     def _may_enter(self, head: Sequence, open_: abc.Iterable[int]) -> bool:
-        """Whether a shard with a free slot may have the blocks."""
+        """Return whether a shard with a free slot may have the blocks."""
         return any(self._failures.missing(head, shard) is None for shard in open_)
 
     def _for_slot(self, head: Sequence, shards: abc.Iterable[int], others: abc.Container[Sequence]) -> list[Sequence]:
@@ -91,18 +92,19 @@ class Preemption:
 
 
 def outranks(head: Sequence, running: Sequence) -> bool:
-    """Whether a waiting sequence may take what a running one has.
+    """Return whether a waiting sequence may take what a running one has.
 
-    Among tenants of one priority the rounds decide who is admitted: who came earlier has no claim to what another was
-    given, and what one took from the other would be taken back for ever.
+    Among tenants of one priority the rounds decide who is admitted: earlier arrival gives no claim to what another
+    tenant was given, and tenants would take the same slots from each other for ever.
     """
     return head.rank < running.rank and (head.priority != running.priority or head.tenant == running.tenant)
 
 
 def victims_for(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
-    """As few as hold `missing` blocks in each group, the last in rank first: one at least; none where all hold too few.
+    """Return the fewest victims that hold `missing` blocks in each group, the last in rank first: at least one; none if
+    all together hold too few.
 
-    Blocks that a victim shares are counted as if they came free: where they do not, the next plan asks again.
+    Blocks that a victim shares are counted as if they came free: if they do not, the next plan asks again.
     """
     victims: list[Sequence] = []
     lacks = [missing] * len(head.kv.blocks)
@@ -119,5 +121,6 @@ def victims_for(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -
 
 
 def _fewest(found: abc.Iterable[list[Sequence]]) -> list[Sequence]:
-    """Of a shard's victims each: the fewest, and of equally many those of which the best comes last in rank."""
+    """Return the shortest list of victims, one list a shard; among equally short ones the list whose best is last in
+    rank."""
     return max(filter(None, found), key=lambda victims: (-len(victims), victims[-1].rank), default=[])

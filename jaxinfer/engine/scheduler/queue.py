@@ -14,13 +14,13 @@ _BY_RANK = attrgetter("rank")
 
 
 class WaitingQueue:
-    """By rank, or by rank within what each tenant is due.
+    """A queue by rank, or by rank within what each tenant is due.
 
     Long prompts that wait for others of their kind may be deferred: short ones pass them, and they keep their rank.
-    Those that are to be computed alone come before all others. A fork whose shard has no room lets others pass, and
-    keeps its rank; it has had its turn, so of a shard with room it is next unless a better rank is.
-    line: the order of all others. by_tenant: requests of which at least one sequence waits. num_tokens: of all
-    sequences that wait, whatever of them is cached; of forks the last.
+    Isolated sequences come before all others. A fork whose shard has no room lets others pass, and keeps its rank; it
+    has had its turn, so among the sequences for a shard with room it is next unless another has a better rank.
+    line: the order of all others. by_tenant: requests of which at least one sequence waits. num_tokens: tokens of all
+    waiting sequences, cached ones included; a fork counts its last.
     """
 
     def __init__(self, line: RankOrder | FairOrder | None = None) -> None:

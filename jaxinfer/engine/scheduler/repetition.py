@@ -8,23 +8,30 @@ _ROWS = 4
 """Rows that are looked at: the first of each plan."""
 _MOST_KNOWN = 4096
 """Pairs of tokens of a row that are kept."""
+_SOON = 8
+"""Times the streak that was needed: steps after which a text that repeats itself again is no sign of a mistake."""
+_LONGEST = 2048
+"""Tokens of a streak that may come to be needed."""
 
 
 class Repetition:
     """Follows the first rows of plans, and counts how often in a row the token came that had followed the last two
     where they stood before, which n-grams would have drafted.
 
-    streak: so many that a text is taken to repeat itself; 0: nothing is followed.
+    streak: so many that a text is taken to repeat itself; 0: nothing is followed. Twice as many are needed if it was
+    taken so a moment ago: then drafts did not pay, or it would draft still.
     """
 
     def __init__(self, streak: int):
-        self._streak = streak
+        self._streak = self._needed = streak
+        self._steps_since = _SOON * _LONGEST
         self._rows: dict[int, _Row] = {}
 
     def note(self, plan: StepPlan, result: StepResult) -> None:
         """Take up the tokens of a step that was collected."""
         if not self._streak:
             return
+        self._steps_since += 1
         slots, epochs = plan.slots[:_ROWS].tolist(), plan.epochs[:_ROWS].tolist()
         rows: dict[int, _Row] = {}
         for number, (slot, epoch) in enumerate(zip(slots, epochs, strict=True)):
@@ -35,9 +42,12 @@ class Repetition:
 
     def is_found(self) -> bool:
         """Return whether half of the rows repeat themselves now; they are counted from 0 again."""
-        repeating = sum(row.streak >= self._streak for row in self._rows.values())
+        repeating = sum(row.streak >= self._needed for row in self._rows.values())
         if not repeating or 2 * repeating < len(self._rows):
             return False
+        is_soon = self._steps_since <= _SOON * self._needed
+        self._needed = min(2 * self._needed, _LONGEST) if is_soon else self._streak
+        self._steps_since = 0
         for row in self._rows.values():
             row.streak = 0
         return True

@@ -27,7 +27,7 @@ class HostRows:
         self.max_chunk = config.long_prefill_token_threshold or state.shapes.max_num_batched_tokens
 
     def size(self, plan: PlanBuilder, sequence: Sequence, pending: int, room: int) -> RowSize:
-        """How much of a sequence's `pending` tokens a row of at most `room` takes."""
+        """Return how much of a sequence's `pending` tokens a row of at most `room` takes."""
         count = min(pending, room, self.max_chunk)
         if sequence.owes_prompt_logprobs:
             # Every position is scored: by its next token, or, at the prompt's end, by a sample.

@@ -18,7 +18,7 @@ from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy, make_policy
 from jaxinfer.engine.scheduler.prefill import Prefill
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts, has_room
-from jaxinfer.engine.scheduler.queue_wait import Deadlines, QueueWait, place_of
+from jaxinfer.engine.scheduler.queue_wait import Deadlines, QueueWait, StepClock, place_of
 from jaxinfer.engine.scheduler.repetition import Repetition
 from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
@@ -58,7 +58,9 @@ class Scheduler:
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._max_waiting = scheduler.max_waiting
-        self._queue_wait, self._deadlines = QueueWait(clock, shapes.all_seqs), Deadlines(clock)
+        self._step_clock = StepClock(clock)
+        self._queue_wait = QueueWait(self._step_clock, shapes.all_seqs)
+        self._deadlines = Deadlines(self._step_clock)
         self._in_order_of_arrival = scheduler.scheduling_policy == "fcfs"
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0
@@ -76,16 +78,16 @@ class Scheduler:
         """The part of a tenant's names that tells it from others: all, the API key, or none."""
         return (*names, "", "")[: self._tenant_parts]
 
-    def check_room(self, tenant: tuple[str, ...], max_wait: float | None, *submitted: TenantCounts) -> None:
+    def check_room(self, tenant: tuple[str, ...], max_expected_wait: float | None, *submitted: TenantCounts) -> None:
         """Raise QueueFullError if too many requests wait for another of this tenant, or if it is likely to wait longer
-        than it may. Safe in any thread.
+        than is allowed. Safe in any thread.
 
-        max_wait: seconds; None: any time. Only under fcfs is a request's place in the queue known before it waits.
+        max_expected_wait: seconds; None: any time. Only under fcfs is a request's place known before it waits.
         submitted: requests that are to be queued before it.
         """
         waiting = (self.state.queue.by_tenant, *submitted)
         wait = self._queue_wait.estimate(place_of(tenant, *waiting))
-        too_long = max_wait is not None and self._in_order_of_arrival and wait > max_wait
+        too_long = max_expected_wait is not None and self._in_order_of_arrival and wait > max_expected_wait
         if too_long or not has_room(self._max_waiting, tenant, *waiting):
             raise QueueFullError(sum(counts.total for counts in waiting), max(1, math.ceil(wait)))
 
@@ -106,6 +108,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can be computed now."""
         self.state.must_drain = False
+        self._step_clock.advance()
         plan = PlanBuilder(self.state.shapes, self.state.table)
         self._fill(plan)
         admitted = sum(each.sequence_index == 0 for each in plan.admissions)
@@ -150,7 +153,7 @@ class Scheduler:
         return True
 
     def _most_tokens(self, rows: int) -> int:
-        """Of a row in the next step."""
+        """Return the most tokens that a row may get in the next step."""
         if self.drafts is None:
             return self.state.shapes.burst
         table = self.state.table

@@ -4,7 +4,7 @@ import heapq
 from typing import Generic, Protocol, TypeVar
 
 Place = tuple[int, int, int, tuple[int, ...]]
-"""Whether its next sequence must wait for a round; the round, the turn, and the sequence's rank."""
+"""Sort key of a share: 1 if its next sequence must wait for a round; the round, the turn, and the sequence's rank."""
 
 
 class Placed(Protocol):

@@ -13,22 +13,22 @@ import numpy as np
 from jaxinfer.engine.scheduler.state import SchedulerState
 
 _ROUNDS = 8
-"""Of steps, as many as there are stages, over which prompts are spread beside rows that decode
+"""Rounds over which prompts are spread among decoding rows; a round is as many steps as there are stages
 (benchmarks/pipeline.py)."""
 LEAST_PROMPT_TOKENS = 64
-"""Of a step, where prompts have as many left: fewer cost as much."""
+"""Fewest prompt tokens of a step, if prompts have as many left: fewer cost as much."""
 
 
 class StageRows:
-    """Of an engine of several stages."""
+    """Rows of the steps of a pipeline of several stages."""
 
     def __init__(self, state: SchedulerState):
         self._state = state
         self._stages = state.shapes.stages
 
     def due(self, slots: np.ndarray, step: int) -> np.ndarray:
-        """Of slots whose sequences decode, those that this step takes: an equal share of each shard's, the longest
-        waiting first, none that still waits for its token."""
+        """Return the decoding slots that this step takes: an equal share of each shard's, the longest waiting first,
+        and none that still waits for its token."""
         drawn_at = self._state.table.drawn_at[slots]
         order = np.argsort(drawn_at, kind="stable")
         order = order[drawn_at[order] <= step - self._stages]
@@ -37,8 +37,8 @@ class StageRows:
         return self._first(slots, order, lambda rows: rows * (turn + 1) // self._stages - rows * turn // self._stages)
 
     def next_due(self, slots: np.ndarray) -> np.ndarray:
-        """Where nothing else can be computed, those that draw next, and have not been planned beyond that: their step
-        waits on the device and not for the host."""
+        """Return the slots that draw next and have not been planned beyond that, if nothing else can be computed: their
+        step waits on the device and not for the host."""
         table = self._state.table
         drawn_at, waiting = table.drawn_at[slots], table.total[slots] - table.known[slots]
         order = np.argsort(drawn_at, kind="stable")

@@ -70,7 +70,7 @@ class SchedulerState:
         return [sequence for sequence in self.running if sequence.kv.shard == shard]
 
     def runs_in(self, shard: int) -> bool:
-        """Whether any running sequence is of a shard."""
+        """Return whether any running sequence is in a shard."""
         if self.shapes.shards == 1:
             return bool(self.running)
         return bool((self.table.shards_of(self.running_slots()) == shard).any())

@@ -1,4 +1,4 @@
-"""What host 0 knows of the hosts of its engine."""
+"""Host 0's knowledge of the hosts of its engine."""
 
 from typing import NamedTuple
 

@@ -33,7 +33,7 @@ def had_work(before: EngineStats, now: EngineStats) -> bool:
 
 
 def stats_line(before: EngineStats, now: EngineStats, seconds: float) -> str:
-    """What happened between two readings that are `seconds` apart, and how things stand.
+    """Return a line on the throughput between two readings that are `seconds` apart, and on the present state.
 
     Prompt tokens are those that were computed. The hit rate is of the prompts that got a slot in that time.
     """

@@ -26,12 +26,12 @@ class ExpertCosts(NamedTuple):
 
 
 class StepCosts(NamedTuple):
-    """What a model's steps cost, all devices together.
+    """Cost of a model's steps, all devices together.
 
-    weight_bytes: read once by each forward pass; experts: what it reads beside them. token_flops: of a token's products
-    with weights. scored_flops: of a scored position's with the head. kv_bytes: an entry a KV group, of one token's keys
-    and values in all of its layers. pair_flops: an entry a KV group, of one query against one key and value in all of
-    its layers.
+    weight_bytes: read once by each forward pass; experts: bytes that it reads besides. token_flops: of a token's
+    products with weights. scored_flops: of a scored position's with the head. kv_bytes: an entry a KV group, of one
+    token's keys and values in all of its layers. pair_flops: an entry a KV group, of one query against one key and
+    value in all of its layers.
     """
 
     weight_bytes: int
@@ -148,7 +148,7 @@ class StepCostTotals:
 
 
 class _Tokens(NamedTuple):
-    """What one step computes, scores and draws."""
+    """Tokens that one step computes, scores and draws."""
 
     prefill: int
     decode: int

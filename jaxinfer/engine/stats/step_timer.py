@@ -25,12 +25,12 @@ class StepTimer:
         self._waiting = False
 
     def wait(self) -> None:
-        """What was done since the last call was `OTHER`; from now on the thread waits, for as long as it takes."""
+        """Count the time since the last call as `OTHER`; from now on the thread waits, for as long as it takes."""
         self.end(OTHER)
         self._waiting = True
 
     def end(self, part: int) -> None:
-        """What was done since the last call was `part`."""
+        """Count the time since the last call as `part`."""
         now = self._clock()
         passed = now - self._last
         self._last = now
@@ -48,10 +48,10 @@ class StepTimer:
 
     @property
     def in_flight_seconds(self) -> float:
-        """With at least one step dispatched and not read."""
+        """Seconds with at least one step dispatched and not read."""
         return self._flown * 1e-9
 
     @property
     def starved_seconds(self) -> float:
-        """With no step in flight, though the thread had something to do."""
+        """Seconds with no step in flight, though the thread had something to do."""
         return self._starved * 1e-9

@@ -1,4 +1,4 @@
-"""Which sizes programs are compiled for. The top bucket is the budget itself."""
+"""Sizes that programs are compiled for. The top bucket is the budget itself."""
 
 from bisect import bisect_left
 from typing import NamedTuple
@@ -11,8 +11,10 @@ from jaxinfer.engine.step.shapes import EngineShapes
 _SMALLEST_MIXED = 16
 _SMALLEST_SPLIT = 64
 _HISTORY = (256, 4096)
+_FEW_TOKENS, _FEW_ROWS = 4, 8
 _MOST_CHECKED = 16
-"""Rows of a step that drafts under masks: with more of them drafts seldom pay, and each size is three programs."""
+"""Rows of a step that drafts under masks: with more of them drafts seldom pay, and each size is three programs. With
+few sizes that leaves 8 as a rule: native products read a matrix for 8 rows at no cost, and drafts multiply rows."""
 
 
 class Buckets(NamedTuple):
@@ -30,16 +32,18 @@ class Buckets(NamedTuple):
 def make_buckets(shapes: EngineShapes) -> Buckets:
     """Powers of two up to each budget, and the budget: a sum of families, never a product.
 
-    Of tokens there are sizes in between: a mixed step costs what its bucket has, and a doubling pads by a third.
+    Of tokens there are sizes in between: a mixed step costs what its bucket has, and a doubling pads by a third. With
+    `few_sizes` there are powers of eight, of four for tokens, and one size of positions.
     """
-    tokens = _doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens)
-    between = {size * 3 // 2 for size in tokens[:-1] if size >= _SMALLEST_SPLIT}
-    rows, drafts = _doubling(1, shapes.max_num_seqs), shapes.drafting is not None
+    few = shapes.few_sizes
+    tokens = _growing(_SMALLEST_MIXED, shapes.max_num_batched_tokens, _FEW_TOKENS if few else 2)
+    between = {size * 3 // 2 for size in tokens[:-1] if size >= _SMALLEST_SPLIT and not few}
+    rows, drafts = _growing(1, shapes.max_num_seqs, _FEW_ROWS if few else 2), shapes.drafting is not None
     return Buckets(
         tokens=tuple(sorted({*tokens, *(size for size in between if size < shapes.max_num_batched_tokens)})),
         rows=rows,
         # Beyond a row a slot go only prompts whose log-probabilities are asked for: one program is enough for them.
-        scored=tuple(sorted({*_doubling(1, shapes.max_num_seqs), shapes.max_scored})),
+        scored=tuple(sorted({*(() if few else rows), shapes.max_scored})),
         masks=tuple(sorted({min(size, shapes.max_num_seqs) for size in (1, 8, 64, shapes.max_num_seqs)})),
         history=_HISTORY if drafts else (),
         checked=tuple(size for size in rows if size <= _MOST_CHECKED) if drafts else (),
@@ -63,7 +67,7 @@ def bucket_of_plan(plan: StepPlan, buckets: Buckets, shapes: EngineShapes) -> in
 
 
 def most_rows(plan: StepPlan, shapes: EngineShapes) -> int:
-    """Those of the shard with most."""
+    """Return the number of rows of the shard with most."""
     return len(plan.slots) if shapes.shards == 1 else _most(plan, shapes, None)
 
 
@@ -72,10 +76,10 @@ def _most(plan: StepPlan, shapes: EngineShapes, counts: np.ndarray | None) -> in
     return int(np.bincount(plan.slots // shapes.max_num_seqs, counts).max(initial=0))
 
 
-def _doubling(first: int, top: int) -> tuple[int, ...]:
+def _growing(first: int, top: int, factor: int) -> tuple[int, ...]:
     sizes = []
     size = first
     while size < top:
         sizes.append(size)
-        size *= 2
+        size *= factor
     return (*sizes, top)

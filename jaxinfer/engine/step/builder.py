@@ -15,7 +15,7 @@ _NO_TOKENS = np.zeros(0, np.int32)
 
 
 class Budget:
-    """What a shard has left of a step: tokens, scored positions, copies of blocks."""
+    """A shard's remaining budget in a step: tokens, scored positions, copies of blocks."""
 
     __slots__ = ("copies", "scored", "tokens")
 

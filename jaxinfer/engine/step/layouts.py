@@ -134,7 +134,8 @@ class Layouts:
         )
 
     def _drawn(self, rows: int) -> dict[str, tuple[int, ...]]:
-        """With several stages, of which the first sees later than the last what was drawn."""
+        """Return the section `drawn`, which only pipelines have: their first stage sees new tokens later than the
+        last."""
         return {"drawn": (rows,)} if self._shapes.stages > 1 else {}
 
     def _updates(self, updates: int) -> dict[str, tuple[int, ...]]:

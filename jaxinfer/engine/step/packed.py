@@ -31,7 +31,7 @@ class PackedForward(NamedTuple):
     needs: int = -1
 
     def of_scored(self, results: np.ndarray) -> np.ndarray:
-        """Of what a sample program gave, with its padding, an entry a scored position."""
+        """Pick the results of scored positions from a sample program's padded output, an entry a position."""
         return results[: self.num_scored] if self.places is None else results[self.places]
 
     def result(self, tokens: np.ndarray, logprobs: LogprobArrays | None) -> StepResult:
@@ -64,7 +64,7 @@ class PackedBurst(NamedTuple):
     needs: int = -1
 
     def of_rows(self, results: np.ndarray) -> np.ndarray:
-        """Of what a program gave, with its padding, an entry a row."""
+        """Pick the results of rows from a program's padded output, an entry a row."""
         return results[: self.num_rows] if self.places is None else results[self.places]
 
     def in_rows(self, values: np.ndarray, shards: int) -> np.ndarray:

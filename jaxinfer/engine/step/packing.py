@@ -31,6 +31,13 @@ class Packer:
         """A step that computes nothing, to run a program once."""
         return self._pack(_empty_plan(kind, len(self._shapes.groups)), bucket)
 
+    def one_row(self, kind: StepKind, bucket: int) -> PackedStep:
+        """A step that computes one token of slot 0, which nobody has yet, over the scratch block."""
+        zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+        row = {"slots": zero, "epochs": zero, "starts": zero, "counts": one, "scored": one, "samples": one}
+        plan = _empty_plan(kind, len(self._shapes.groups))._replace(**row, unread=zero, num_decode=1)
+        return self._pack(plan, bucket)
+
     def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
         if self._shapes.shards == 1:
             return self._packed(plan, bucket, self._array(plan, bucket), plan.num_scored, ())
@@ -239,8 +246,8 @@ def _history_entries(slot: int, first: int, tokens: np.ndarray) -> np.ndarray:
 
 
 def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray:
-    """Where each row, or each scored position, lies in results of which a shard gives `section`. parts: which of them
-    are a shard's."""
+    """Return the index of each row, or each scored position, in results with `section` entries a shard. parts: a
+    shard's rows or positions each."""
     places = np.zeros(sum(map(len, parts)), np.int64)
     for shard, part in enumerate(parts):
         places[part] = shard * section + np.arange(len(part))

@@ -9,9 +9,9 @@ from jaxinfer.engine.step.slot_init import SlotInit
 
 
 class StepKind(enum.StrEnum):
-    """What a step computes. DECODE: one token a row, which the device holds. MULTI_STEP: up to as many tokens a row as
-    its plan says, one after another, in one dispatch. SPECULATE: as many, of which all but the first are drafted.
-    MIXED: anything else.
+    """Kind of a step. DECODE: one token a row, which the device holds. MULTI_STEP: up to as many tokens a row as its
+    plan says, one after another, in one dispatch. SPECULATE: as many, of which all but the first are drafted. MIXED:
+    anything else.
     """
 
     DECODE = "decode"
@@ -96,13 +96,13 @@ class LogprobArrays(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What the rows of a plan have sampled.
+    """Tokens that the rows of a plan have sampled.
 
     tokens: int32 [rows, Q]; of row i the first counts[i] mean something. counts: int32 [rows], at most the plan's
-    `samples`: fewer where a stop id, the last of them, ended the row, where logits were not finite, or where the row
-    goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows].
-    drafted, accepted: int32 [rows], drafts, and those that are among the tokens; None where nothing is drafted.
-    predicted: int32 [rows], 1 where a row's drafts come from its prediction; None as those.
+    `samples`: fewer if a stop id, the last of them, ended the row, if logits were not finite, or if the row goes on
+    with fewer than its plan allowed; at least 1 if the row samples and is `finite`, bool [rows].
+    drafted, accepted: int32 [rows], drafts, and the drafts that are among the tokens; None if nothing is drafted.
+    predicted: int32 [rows], 1 if a row's drafts come from its prediction; None if nothing is drafted.
     """
 
     tokens: np.ndarray

@@ -45,10 +45,12 @@ class EngineShapes:
     decode_steps: int = 1
     """Decode steps of one dispatch, at most."""
     drafting: Speculation | None = None
-    """How the next tokens of rows are drafted; None: not at all."""
+    """Method by which the next tokens of rows are drafted; None: no drafting."""
     shards: int = 1
     stages: int = 1
     """Stages of the pipeline, each of which has some of the layers."""
+    few_sizes: bool = False
+    """True if programs are compiled for few sizes: a CPU computes next to nothing for padding."""
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -80,7 +82,7 @@ class EngineShapes:
 
     @property
     def takes_predictions(self) -> bool:
-        """Whether drafts come from a slot's tokens, and so from a prediction."""
+        """True if drafts come from a slot's tokens, and so from a prediction."""
         return self.drafting is not None and self.drafting.method == "ngram"
 
     @property

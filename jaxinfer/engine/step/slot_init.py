@@ -38,8 +38,8 @@ class SlotInit(NamedTuple):
     prediction: np.ndarray = _NO_TOKENS
 
     def history(self, end: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """What its row of history holds, (slot, position of the first, tokens) each: what it has, and its prediction,
-        which ends at `end`."""
+        """Yield the contents of the slot's row of history, (slot, position of the first, tokens) each: its own tokens,
+        and its prediction, which ends at `end`."""
         if self.tokens is not None:
             yield self.slot, 0, self.tokens
             free = min(len(self.prediction), end - len(self.tokens))  # its own tokens may have reached the prediction
@@ -60,7 +60,7 @@ class SlotScalar(NamedTuple):
 
 
 NEWEST_SCALARS = {name: SlotScalar(attrgetter(name)) for name in ("length", "last_token", "remaining")}
-"""By name, in the order of `layouts.NEWEST`: what every drawn token changes."""
+"""Scalars that every drawn token changes, by name, in the order of `layouts.NEWEST`."""
 
 PARAM_SCALARS = {
     "prompt_len": SlotScalar(attrgetter("prompt_len")),
@@ -73,4 +73,4 @@ PARAM_SCALARS = {
     "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
     **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
 }
-"""By name, in the order of `layouts.SLOT_PARAMS`: what stays as `admit` wrote it."""
+"""Scalars that stay as `admit` wrote them, by name, in the order of `layouts.SLOT_PARAMS`."""

@@ -1,6 +1,6 @@
 """Rules of arrays: tuples in either draft's words, and unique items of a few values."""
 
-from itertools import permutations
+from itertools import accumulate, permutations
 from math import perm
 from typing import Any
 
@@ -12,6 +12,7 @@ from jaxinfer.grammar.schema.walk import Object, Schema, constraints_of, with_al
 _MOST_ARRAYS = 400
 """Arrays that unique items may be written out as."""
 _MOST_VALUES = 64
+"""Values that an item may have: of more, no two would be few enough."""
 
 
 def tuples(schema: Object, definitions: Definitions) -> Schema:
@@ -20,10 +21,8 @@ def tuples(schema: Object, definitions: Definitions) -> Schema:
     rest = without(schema, "additionalItems")
     if not isinstance(schema.get("items"), list):
         return rest
-    if "prefixItems" in schema:
-        return {**rest, "items": schema.get("additionalItems", True)}
-    prefix = {"prefixItems": schema["items"], "items": schema.get("additionalItems", True)}
-    return {**without(rest, "items"), **prefix}
+    others = {"items": schema["additionalItems"]} if "additionalItems" in schema else {}
+    return {**without(rest, "items"), "prefixItems": schema.get("prefixItems", schema["items"]), **others}
 
 
 def unique_items(schema: Object, definitions: Definitions) -> Schema:
@@ -38,7 +37,7 @@ def unique_items(schema: Object, definitions: Definitions) -> Schema:
         return schema
     values = [*{key_of(each): each for each in values}.values()]
     sizes = range(schema.get("minItems", 0), min(len(values), schema.get("maxItems", len(values))) + 1)
-    if sum(perm(len(values), size) for size in sizes) > _MOST_ARRAYS:
+    if any(count > _MOST_ARRAYS for count in accumulate(perm(len(values), size) for size in sizes)):
         return schema
     arrays = [[*chosen] for size in sizes for chosen in permutations(values, size)]
     if types_of(schema) == {"array"}:
@@ -49,7 +48,7 @@ def unique_items(schema: Object, definitions: Definitions) -> Schema:
 
 
 def unevaluated_items(schema: Object, definitions: Definitions) -> Schema:
-    """`unevaluatedItems` as `items`, where no other schema evaluates any."""
+    """`unevaluatedItems` as `items`, where no other schema evaluates any. Rewrites what `tuples` has."""
     if "unevaluatedItems" not in schema:
         return schema
     rest = without(schema, "unevaluatedItems")
@@ -69,17 +68,17 @@ def _values_of(schema: Schema, definitions: Definitions, depth: int) -> list[Any
     if isinstance(schema, bool):
         return None if schema else []
     keywords = constraints_of(schema)
-    if not depth or not definitions.may_look():
+    if not depth or not definitions.may_look(schema):
         return None
     if keywords == {"$ref"}:
         target = definitions.target(schema)
         return None if target is None else _values_of(target, definitions, depth - 1)
     if keywords == {"anyOf"}:
-        found = [_values_of(each, definitions, depth - 1) for each in schema["anyOf"]]
-        return None if None in found else [value for values in found for value in values or ()]
+        return _values_of_any(schema["anyOf"], definitions, depth - 1)
     if keywords in ({"const"}, {"enum"}, {"const", "type"}, {"enum", "type"}):
         types = types_of(schema)
-        return [each for each in listed_values(schema) or () if type_of(each) in types]
+        listed = listed_values(schema) or []
+        return None if len(listed) > _MOST_VALUES else [each for each in listed if type_of(each) in types]
     if keywords == {"type"} and types_of(schema) <= {"null", "boolean"}:
         return [
             *((None,) if "null" in types_of(schema) else ()),
@@ -88,6 +87,16 @@ def _values_of(schema: Schema, definitions: Definitions, depth: int) -> list[Any
     if keywords == {"type", "minimum", "maximum"} and schema["type"] == "integer":
         return _integers(schema["minimum"], schema["maximum"])
     return None
+
+
+def _values_of_any(schemas: list[Schema], definitions: Definitions, depth: int) -> list[Any] | None:
+    found: list[Any] = []
+    for each in schemas:
+        values = _values_of(each, definitions, depth)
+        if values is None or len(found) > _MOST_VALUES * _MOST_VALUES:
+            return None
+        found += values
+    return found
 
 
 def _integers(low: float, high: float) -> list[Any] | None:

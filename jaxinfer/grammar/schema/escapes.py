@@ -45,6 +45,6 @@ def _text_has_control(value: Any) -> bool:
 
 
 def _is_open(schema: Object) -> bool:
-    """Whether some keys are named, and others are allowed beside them."""
+    """Return True if some keys are named and others are allowed, too."""
     named = any(key in schema for key in ("properties", "patternProperties", "required"))
     return named and schema.get("additionalProperties") is not False

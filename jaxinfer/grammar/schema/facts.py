@@ -26,7 +26,7 @@ def disjoint(first: Schema, second: Schema, definitions: Definitions, depth: int
     """Return whether no instance fits both schemas, as far as can be seen; False where that is not known."""
     if first is False or second is False:
         return True
-    if not depth or not definitions.may_look():
+    if not depth or not (definitions.may_look(first) and definitions.may_look(second)):
         return False
     one, other = facts_of(first, definitions), facts_of(second, definitions)
     if _apart(one, other) or _objects_apart(one, other, definitions, depth):
@@ -51,7 +51,10 @@ def _listed_apart(parts: list[Facts], definitions: Definitions) -> bool:
     if parts[0].types != {"object"}:
         return False
     common = frozenset.intersection(*(part.required for part in parts))
-    return any(_values_apart([facts_of(_value_of(part, name), definitions) for part in parts]) for name in common)
+    return any(
+        definitions.has_looks and _values_apart([facts_of(_value_of(part, name), definitions) for part in parts])
+        for name in common
+    )
 
 
 def _values_apart(parts: list[Facts]) -> bool:
@@ -90,7 +93,7 @@ def type_of(value: Any) -> str:
 
 
 def listed_values(schema: Object) -> list[Any] | None:
-    """Return what `const` or `enum` of a schema lists."""
+    """Return what `const` or `enum` of a schema lists, which has one of them, as `scalars.listed` leaves it."""
     return [schema["const"]] if "const" in schema else schema.get("enum")
 
 
@@ -105,7 +108,7 @@ def key_of(value: Any) -> object:
 
 def _parts(schema: Schema, definitions: Definitions, depth: int) -> Iterator[Object]:
     """A schema, and those that must hold with it."""
-    if not isinstance(schema, dict) or not definitions.may_look():
+    if not isinstance(schema, dict) or not definitions.may_look(schema):
         return
     yield schema
     if depth:
@@ -123,16 +126,22 @@ def _apart(one: Facts, other: Facts) -> bool:
         return True
     if one.values is not None and other.values is not None:
         return not {*map(key_of, one.values)} & {*map(key_of, other.values)}
-    ranged = ((("integer", "fraction"), "minimum", "maximum"), (("string",), "minLength", "maxLength"),
-              (("array",), "minItems", "maxItems"))  # fmt: skip
-    return any(common <= {*types} and _ranges_apart(one, other, low, high) for types, low, high in ranged)
+    return any(common <= types and _ranges_apart([*one.parts, *other.parts], *keys) for types, keys in _RANGES)
 
 
-def _ranges_apart(one: Facts, other: Facts, low: str, high: str) -> bool:
-    """Whether one's least is above the other's most; bounds that exclude themselves count as if they did not."""
-    parts = [*one.parts, *other.parts]
-    least = [part[key] for part in parts for key in (low, f"exclusiveM{low[1:]}") if _is_number(part.get(key))]
-    most = [part[key] for part in parts for key in (high, f"exclusiveM{high[1:]}") if _is_number(part.get(key))]
+_Keys = tuple[str, ...]
+_RANGES: tuple[tuple[frozenset[str], tuple[_Keys, _Keys]], ...] = (
+    (frozenset(("integer", "fraction")), (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))),
+    (frozenset(("string",)), (("minLength",), ("maxLength",))),
+    (frozenset(("array",)), (("minItems",), ("maxItems",))),
+)
+"""Keywords of lower and of upper bounds, by the types that they are of."""
+
+
+def _ranges_apart(parts: list[Object], lower: _Keys, upper: _Keys) -> bool:
+    """Return True if a least is above a most; bounds that exclude themselves count as if they did not."""
+    least = [part[key] for part in parts for key in lower if _is_number(part.get(key))]
+    most = [part[key] for part in parts for key in upper if _is_number(part.get(key))]
     return bool(least) and bool(most) and max(least) > min(most)
 
 
@@ -141,15 +150,18 @@ def _is_number(value: object) -> bool:
 
 
 def _objects_apart(one: Facts, other: Facts, definitions: Definitions, depth: int) -> bool:
-    """Whether both are objects, and what one has to have has no value that fits both."""
+    """Return True if both are objects, and what one has to have has no value that fits both."""
     if one.types & other.types != {"object"}:
         return False
     names = one.required | other.required
-    return any(disjoint(_value_of(one, name), _value_of(other, name), definitions, depth - 1) for name in names)
+    return any(
+        definitions.has_looks and disjoint(_value_of(one, name), _value_of(other, name), definitions, depth - 1)
+        for name in names
+    )
 
 
 def _value_of(facts: Facts, name: str) -> Schema:
-    """What the value of a key must be, for all that is known."""
+    """Return what the value of a key must be, for all that is known."""
     return {"allOf": [_own_value(part, name) for part in facts.parts]}
 
 

@@ -18,7 +18,7 @@ _FORMATS = {
     "time": _TIME,
     "uuid": "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""What names of these formats match; those of others are free: JSON Schema has formats as annotations by default."""
+"""Patterns of names by format; names of other formats are free, as formats are annotations by default."""
 _READ = frozenset(("$ref", "allOf", "anyOf", "const", "enum", "format", "maxLength", "minLength", "pattern", "type"))
 
 Names = list[str] | str
@@ -29,7 +29,7 @@ def names_of(schema: Schema, definitions: Definitions, depth: int = _DEPTH) -> l
     """Return what a name has to be, all of it, by a schema of names; None where that cannot be told."""
     if isinstance(schema, bool):
         return [] if schema else [[]]
-    if not depth or not definitions.may_look() or not constraints_of(schema) <= _READ:
+    if not depth or not definitions.may_look(schema) or not constraints_of(schema) <= _READ:
         return None
     if "string" not in types_of(schema):
         return [[]]
@@ -64,7 +64,7 @@ def _own(schema: Object) -> list[Names]:
 
 
 def _any_of(schemas: list[Schema], definitions: Definitions, depth: int) -> list[Names] | None:
-    """Of one schema or another, where each says one thing."""
+    """Join the names of schemas each of which says one thing."""
     found = [names_of(each, definitions, depth) for each in schemas]
     if [] in found:
         return []
@@ -73,5 +73,5 @@ def _any_of(schemas: list[Schema], definitions: Definitions, depth: int) -> list
         return None
     if all(isinstance(each, list) for each in known):
         return [[*dict.fromkeys(name for each in known for name in each)]]
-    patterns = [each if isinstance(each, str) else one_of(each) for each in known]
+    patterns = [each if isinstance(each, str) else one_of(each) for each in known if each != []]
     return ["|".join(f"(?:{each})" for each in patterns)]

@@ -16,10 +16,10 @@ def negated(schema: Schema, definitions: Definitions, depth: int = _DEPTH) -> Sc
     """Return a schema that fits exactly what this one does not; None where there is no way to write it."""
     if isinstance(schema, bool):
         return not schema
-    if not depth or not definitions.may_look():
+    if not depth or not definitions.may_look(schema):
         return None
     keywords = constraints_of(schema)
-    if not _NEGATIONS.keys() >= keywords or {"const", "enum"} <= keywords:
+    if not _NEGATIONS.keys() >= keywords:
         return None
     return _one_of_all([_NEGATIONS[each](schema, definitions, depth - 1) for each in sorted(keywords)])
 
@@ -32,7 +32,7 @@ def types_but(types: Iterable[str]) -> Schema:
 
 
 def _one_of_all(parts: list[Schema | None]) -> Schema | None:
-    """What fits one of several schemas, all of them known."""
+    """Return a schema of what fits one of several schemas, all of them known."""
     known = [each for each in parts if each is not None and each is not False]
     if len(known) + parts.count(False) < len(parts):
         return None
@@ -107,7 +107,7 @@ def _not_referred(schema: Object, definitions: Definitions, depth: int) -> Schem
 
 
 def _not_within(kind: str, keyword: str, other: str, step: int) -> Callable[..., Schema | None]:
-    """Of a bound: what of the same type is beyond it."""
+    """Return a schema of what lies beyond a bound, of the same type."""
 
     def beyond(schema: Object, *_: Any) -> Schema | None:
         bound = schema[keyword]

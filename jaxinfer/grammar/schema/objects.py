@@ -1,7 +1,7 @@
 """Rules of objects: names, dependencies and counts of properties."""
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import comb
 
 from jaxinfer.grammar.schema.facts import types_of
@@ -104,14 +104,16 @@ class _Counts:
         self._closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
 
     def at_least(self, count: int) -> Schema | None:
-        """As many of the optional ones as are needed; or fewer, and others beside them."""
+        """Require as many of the optional keys as are needed, or fewer and others with them."""
         least = count - len(self._required)
         if least <= 0:
             return True
-        if self._are_many([least] if self._closed else range(least + 1)):
+        sizes = range(0 if self._closed else min(least, len(self.optional) + 1))
+        if self._are_many([*sizes, least]):
             return None
-        enough: list[Schema] = [{"required": [*names]} for names in combinations(self.optional, least)]
-        fewer = [] if self._closed else [names for size in range(least) for names in combinations(self.optional, size)]
+        chosen = combinations(self.optional, least) if least <= len(self.optional) else ()
+        enough: list[Schema] = [{"required": [*names]} for names in chosen]
+        fewer = [names for size in sizes for names in combinations(self.optional, size)]
         return self._any_of([*enough, *({**self._just(names), "minProperties": count} for names in fewer)])
 
     def at_most(self, count: int) -> Schema | None:
@@ -128,7 +130,8 @@ class _Counts:
         return self._any_of([{**self._just(names), "maxProperties": count} for names in chosen])
 
     def _are_many(self, sizes: Iterable[int]) -> bool:
-        return sum(comb(len(self.optional), size) for size in sizes) > _MOST_CHOICES
+        counted = accumulate(comb(len(self.optional), size) for size in sizes)
+        return any(count > _MOST_CHOICES for count in counted)
 
     def _any_of(self, choices: list[Schema]) -> Schema:
         """Any of these, or no object, where that may be: it has no properties to count."""

@@ -1,4 +1,4 @@
-"""Where in a schema that is refused the reason is."""
+"""The place in a refused schema that is to blame."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from jaxinfer.grammar.schema.walk import Path, subschemas
 
 
 def place_of(schema: Any, is_to_blame: Callable[[Any], bool]) -> str:
-    """Where in a schema that is refused the reason is, as a JSON pointer: the innermost schema that is to blame for it
+    """Return the place in a refused schema that is to blame, as a JSON pointer: the innermost schema that is to blame
     by itself, with the definitions of the whole. `#` where none inside is."""
     defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     at: Path = ()
@@ -25,7 +25,7 @@ def place_of(schema: Any, is_to_blame: Callable[[Any], bool]) -> str:
 
 
 def _followed(whole: Any, schema: Any, at: Path) -> Iterator[tuple[Path, Any]]:
-    """What is directly inside a schema, and what it refers to, with the way from the root."""
+    """Yield what is directly inside a schema, and what it refers to, with the way from the root."""
     yield from ((at + path, inner) for path, inner in subschemas(schema))
     if (found := followed(whole, schema.get("$ref"))) is not None:
         yield found

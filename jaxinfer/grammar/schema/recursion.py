@@ -27,7 +27,7 @@ def _pruned(schema: Schema, ends: "_Ends") -> Schema:
 
 
 class _Ends:
-    """Which definitions can end: a least fixed point, in which those are found one from the other. What is not
+    """Find the definitions that can end: a least fixed point, in which those are found one from the other. What is not
     understood of a schema counts as if it can."""
 
     def __init__(self, root: Object):
@@ -52,7 +52,7 @@ class _Ends:
         return users
 
     def can_end(self, schema: Schema) -> bool:
-        """Whether a finite value fits, for all that is known."""
+        """Return True if a finite value fits, for all that is known."""
         if not isinstance(schema, dict):
             return schema is not False
         if self._found is None:
@@ -103,7 +103,7 @@ def _definition(reference: object) -> str | None:
 
 
 def _references(schema: Schema) -> Iterator[str]:
-    """What a schema refers to, without its definitions."""
+    """Return what a schema refers to, without its definitions."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()

@@ -1,30 +1,42 @@
 """References: every schema that `$ref` leads to becomes a definition of the root, and others are left out."""
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from urllib.parse import unquote
 
-from jaxinfer.grammar.schema.walk import Object, Path, Schema, subschemas, with_subschemas, without
+from jaxinfer.grammar.schema.unfit import UnfitError
+from jaxinfer.grammar.schema.walk import Object, Path, Schema, subschemas, with_placed, with_subschemas, without
 
 _PREFIX = "#/$defs/"
 _HOLDERS = ("$defs", "definitions")
 
 
 _MOST_LOOKS = 20_000
+_LISTED = 50
+"""Values or keys in a list that take as long as a look at a schema."""
 
 
 class Definitions:
     """The definitions of a root schema, by which references are followed, and how often they may be: rules that look
-    through references and choices could go on for longer than anybody waits."""
+    through references and choices could go on for longer than anybody waits. are_known: False: the root has an `$id`
+    inside, so that a reference may lead to another place than it says; none is followed."""
 
     def __init__(self, root: Schema):
-        self._root = root
+        self.are_known = not any(each is not root and "$id" in each for each in _all_within(root, ()))
+        self._root = root if self.are_known else None
         self._left = _MOST_LOOKS
-        self._known = root.get("$defs", {}) if isinstance(root, dict) else {}
+        self._known = root.get("$defs", {}) if self.are_known and isinstance(root, dict) else {}
 
-    def may_look(self) -> bool:
+    @property
+    def has_looks(self) -> bool:
+        """Return whether `may_look` may still be true."""
+        return self._left > 0
+
+    def may_look(self, schema: Schema) -> bool:
         """Count one more look at a schema inside others. False where there were too many: it stays unknown."""
-        self._left -= 1
+        lists = [schema.get(key, ()) for key in ("enum", "required")] if isinstance(schema, dict) else []
+        self._left -= 1 + sum(map(len, lists)) // _LISTED
         return self._left >= 0
 
     def target(self, schema: Schema) -> Schema | None:
@@ -40,7 +52,8 @@ def definition_of(reference: object) -> str | None:
     """Return the name of the root's definition that a reference of a gathered schema leads to."""
     if not isinstance(reference, str) or not reference.startswith(_PREFIX):
         return None
-    return _parts(reference)[-1]
+    path = _parts(reference)
+    return path[1] if len(path) == 2 else None
 
 
 def pointer_to(path: Path) -> str:
@@ -50,7 +63,7 @@ def pointer_to(path: Path) -> str:
 
 def followed(root: Schema, reference: object) -> tuple[Path, Schema] | None:
     """Return where a reference leads within a root, and what is there; None where that is nothing."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+    if not isinstance(reference, str) or not _is_pointer(reference):
         return None
     found, path = root, _parts(reference)
     for part in path:
@@ -64,24 +77,44 @@ def followed(root: Schema, reference: object) -> tuple[Path, Schema] | None:
 
 
 def gathered(root: Schema) -> Schema:
-    """Return the same schema with every reference to `#` or a definition of the root, and no other definitions. One
-    with a reference that leads out of it, or with `$id` inside, which gives references another base, stays as it is."""
-    found = _reached(root)
-    if found is None or not isinstance(root, dict):
+    """Return the same schema with every reference to `#` or a definition of the root, no other definitions, and no
+    `$id` inside. One with a reference that leads out of it stays as it is. Raises UnfitError for a pointer below an
+    `$id` that stands where no schema does."""
+    if not isinstance(root, dict):
+        return root
+    rebased = _rebased(root, (), ())
+    found = _reached(rebased)
+    if found is None:
         return root
     names = _names([*found])
     definitions = {names[path]: _renamed(target, names) for path, target in found.items() if path}
-    return {**_renamed(root, names), **({"$defs": definitions} if definitions else {})}
+    return {**_renamed(rebased, names), **({"$defs": definitions} if definitions else {})}
+
+
+def _rebased(schema: Schema, at: Path, base: Path) -> Schema:
+    """A schema whose pointers begin at the root, and not at the innermost `$id` around them. at: where it stands. base:
+    where that `$id` does."""
+    if not isinstance(schema, dict):
+        return schema
+    if at and isinstance(schema.get("$id"), str):
+        schema, base = without(schema, "$id"), at
+    if base and _is_pointer(schema.get("$ref")):
+        schema = {**schema, "$ref": pointer_to(base + _parts(schema["$ref"]))}
+    return with_placed(schema, lambda inner, path: _rebased(inner, at + path, base))
 
 
 def _reached(root: Schema) -> dict[Path, Schema] | None:
-    """What references lead to, by its place; None where one leads elsewhere."""
+    """Return what references lead to, by its place; None if one leads elsewhere."""
     found: dict[Path, Schema] = {}
     waiting = [root]
     while waiting:
         for each in _all_within(waiting.pop()):
-            if each is not root and isinstance(each.get("$id"), str):
-                return None
+            if (
+                each is not root
+                and "$id" in each
+                and any(_is_pointer(inner.get("$ref")) for inner in _all_within(each))
+            ):
+                raise UnfitError("a $ref inside a schema with an $id where no schema stands is not supported")
             if "$ref" not in each:
                 continue
             if (led := followed(root, each["$ref"])) is None:
@@ -92,34 +125,36 @@ def _reached(root: Schema) -> dict[Path, Schema] | None:
     return found
 
 
-def _all_within(schema: Schema) -> Iterator[Object]:
-    """A schema and all inside it, without definitions."""
+def _is_pointer(reference: object) -> bool:
+    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+
+
+def _all_within(schema: Schema, left_out: Container[str] = _HOLDERS) -> Iterator[Object]:
+    """A schema and all inside it. left_out: keywords whose schemas are not looked at."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
             yield each
-            waiting += [inner for path, inner in subschemas(each) if path[0] not in _HOLDERS]
+            waiting += [inner for path, inner in subschemas(each) if path[0] not in left_out]
 
 
 def _names(paths: list[Path]) -> dict[Path, str]:
     """A name for each place, its own where that is free."""
     names: dict[Path, str] = {}
     taken: set[str] = set()
+    numbered: dict[str, Iterator[str]] = {}
     for path in paths:
         own = re.sub(r"[^A-Za-z0-9_.-]", "_", path[-1]) if path else ""
-        name = next(each for each in _numbered(own) if each not in taken)
-        taken.add(name)
-        names[path] = name
+        choices = numbered.setdefault(own, _numbered(own))  # goes on where the last place of this name ended
+        names[path] = next(each for each in choices if each not in taken)
+        taken.add(names[path])
     return names
 
 
 def _numbered(name: str) -> Iterator[str]:
     yield name
-    number = 2
-    while True:
-        yield f"{name}_{number}"
-        number += 1
+    yield from (f"{name}_{number}" for number in itertools.count(2))
 
 
 def _renamed(schema: Schema, names: dict[Path, str]) -> Schema:

@@ -9,22 +9,27 @@ _DIALECT = {"&&": r"&\&", "--": r"-\-", "~~": r"~\~"}
 _MOST_NESTED = 80
 """Letters of a text that a pattern excludes: each is a group within the last one, and llguidance reads 81."""
 _IN_CLASS = re.compile(r"\\.|\[|&&|--|~~|\]", re.DOTALL)
-_OUTSIDE = re.compile(r"\\.|\[\^?|[^\\\[]+", re.DOTALL)
+_OUTSIDE = re.compile(r"\\.|\[\^?\]?|\.|\(\?[A-Za-z-]+[:)]|[^\\\[.(]+|\(", re.DOTALL)
+_LETTERS_OF_LINES = r"[^\n\r\u2028\u2029]"
+_EMPTY_CLASSES = {"[]": r"[^\s\S]", "[^]": r"[\s\S]"}
 
 
-def without_own_dialect(pattern: str) -> str:
-    """Return the same regular expression without what llguidance's dialect alone knows: classes within a class, and
-    operators between them."""
-    pieces, at = list[str](), 0
+def translated(pattern: str) -> str:
+    """Return the regular expression of llguidance's dialect that means what ECMA-262 means by one: its `.` ends at four
+    letters, its `[]` is empty, and it has no classes within a class, and no operators between them."""
+    pieces, at, in_lines = list[str](), 0, True
     while at < len(pattern):
         found = _OUTSIDE.match(pattern, at)
         if found is None:
             return pattern
-        pieces.append(found[0])
-        at = found.end()
-        if found[0].startswith("["):
+        piece, at = found[0], found.end()
+        in_lines &= not (piece.startswith("(?") and "s" in piece.partition("-")[0])
+        if piece in ("[", "[^"):
             inner, at = _class_from(pattern, at)
-            pieces.append(inner)
+            piece += inner
+        elif piece == "." and in_lines:
+            piece = _LETTERS_OF_LINES
+        pieces.append(_EMPTY_CLASSES.get(piece, piece))
     return "".join(pieces)
 
 
@@ -61,7 +66,7 @@ def not_one_of(texts: Sequence[str]) -> str | None:
 
 
 def _beyond(texts: Sequence[str]) -> str:
-    """Of strings that begin alike, what else may follow: ends before, and other letters."""
+    """Return what else may follow where strings begin alike: ends before, and other letters."""
     by_first: dict[str, list[str]] = {}
     for text in texts:
         if text:

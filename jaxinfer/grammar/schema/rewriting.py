@@ -13,6 +13,7 @@ from jaxinfer.grammar.schema.recursion import without_endless
 from jaxinfer.grammar.schema.references import Definitions, gathered
 from jaxinfer.grammar.schema.scalars import InexactError
 from jaxinfer.grammar.schema.shapes import malformed
+from jaxinfer.grammar.schema.unfit import UnfitError
 from jaxinfer.grammar.schema.walk import Object, Schema, with_subschemas, without
 
 Rule = Callable[[Object, Definitions], Schema]
@@ -22,10 +23,6 @@ _MOST_SCHEMAS = 30_000
 """Schemas that one may become."""
 _APPLICATORS = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf")
 _READ_TOGETHER = (("properties", "patternProperties", "additionalProperties"), ("prefixItems", "items"))
-
-
-class UnfitError(Exception):
-    """A schema of which no grammar can be made; the message says why."""
 
 
 class Rewritten(NamedTuple):
@@ -47,8 +44,11 @@ def _rewritten(text: str) -> Rewritten:
     root = gathered(json.loads(text))
     if wrong := malformed(root):
         raise UnfitError(wrong)
+    root = _plain(root)
     try:
-        found = without_endless(_Rewriting(Definitions(root)).of(root))
+        definitions = Definitions(root)
+        found = _Rewriting(definitions).of(root)
+        found = without_endless(found) if definitions.are_known else found
     except InexactError as error:
         raise UnfitError(str(error)) from None
     if found is False:
@@ -57,6 +57,15 @@ def _rewritten(text: str) -> Rewritten:
     if escapes is None:
         raise UnfitError("control characters in constants or patterns are not supported beside open objects with keys")
     return Rewritten(json.dumps(found, ensure_ascii=False), escapes)
+
+
+def _plain(schema: Schema) -> Schema:
+    """A schema in the form that rules expect of all that they look at."""
+    for rule in PLAIN:
+        if not isinstance(schema, dict):
+            return schema
+        schema = rule(schema)
+    return with_subschemas(schema, _plain) if isinstance(schema, dict) else schema
 
 
 class _Rewriting:
@@ -77,7 +86,7 @@ class _Rewriting:
         return with_subschemas(schema, self.of) if isinstance(schema, dict) else schema
 
 
-def own_words(schema: Object, definitions: Definitions) -> Schema:
+def own_words(schema: Object) -> Schema:
     """Without llguidance's options, which loosen what it holds, and without a draft: rules write the newest one's
     words, and read those of all."""
     return without(schema, "x-guidance", "$schema")
@@ -94,9 +103,8 @@ def together(schema: Object, definitions: Definitions) -> Schema:
     return {key: schema[key] for key in keywords}
 
 
+PLAIN: tuple[Callable[[Object], Schema], ...] = (own_words, scalars.counts, scalars.listed)
 RULES: tuple[Rule, ...] = (
-    own_words,
-    scalars.counts,
     scalars.formats,
     scalars.patterns,
     scalars.constants,

@@ -3,15 +3,17 @@
 import math
 from typing import Any, TypeGuard
 
-from jaxinfer.grammar.schema.facts import listed_values
+from jaxinfer.grammar.schema.facts import key_of, listed_values
 from jaxinfer.grammar.schema.references import Definitions
-from jaxinfer.grammar.schema.regexes import without_own_dialect
+from jaxinfer.grammar.schema.regexes import translated
 from jaxinfer.grammar.schema.walk import Object, Schema, without
 
 FORMATS = frozenset(("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"))
-"""Those that llguidance holds; others are annotations, as JSON Schema has them by default."""
-_LONGEST = {"date-time": 35, "duration": 40, "time": 24}
-"""Characters of formats with digits without end: time has nanoseconds, a duration six digits for each of its parts."""
+"""Formats that llguidance enforces; others are annotations, as JSON Schema has them by default."""
+_LONGEST = {"date-time": 35, "duration": 46, "time": 24}
+"""Characters of formats with digits without end: time has nanoseconds."""
+_DURATION = "^[^0-9]*([0-9]{1,6}[^0-9]+)*$"
+"""Six digits for each part of a duration, so that it is one that programs can hold."""
 COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains",
 )  # fmt: skip
@@ -28,9 +30,21 @@ class InexactError(Exception):
     """A value that llguidance would round."""
 
 
-def counts(schema: Object, definitions: Definitions) -> Schema:
+def counts(schema: Object) -> Schema:
     """Lengths and counts as integers, which JSON may write as 2.0."""
     return {**schema, **{key: int(schema[key]) for key in COUNTS if key in schema}}
+
+
+def listed(schema: Object) -> Schema:
+    """`const` or `enum`, not both, and no value twice."""
+    if "enum" not in schema:
+        return schema
+    values: dict[object, Any] = {}
+    for each in schema["enum"]:
+        values.setdefault(key_of(each), each)
+    if "const" in schema:
+        return without(schema, "enum") if key_of(schema["const"]) in values else False
+    return {**schema, "enum": [*values.values()]}
 
 
 def formats(schema: Object, definitions: Definitions) -> Schema:
@@ -40,17 +54,20 @@ def formats(schema: Object, definitions: Definitions) -> Schema:
     if schema["format"] not in FORMATS:
         return without(schema, "format")
     longest = _LONGEST.get(schema["format"])
-    return schema if longest is None else {**schema, "maxLength": min(longest, schema.get("maxLength", longest))}
+    if longest is None:
+        return schema
+    bounded = {**schema, "maxLength": min(longest, schema.get("maxLength", longest))}
+    return {"pattern": _DURATION, **bounded} if schema["format"] == "duration" else bounded
 
 
 def patterns(schema: Object, definitions: Definitions) -> Schema:
     """Patterns in ECMA-262's words."""
     changed: Object = {}
     if "pattern" in schema:
-        changed["pattern"] = without_own_dialect(schema["pattern"])
+        changed["pattern"] = translated(schema["pattern"])
     if "patternProperties" in schema:
         given = schema["patternProperties"]
-        changed["patternProperties"] = {without_own_dialect(pattern): inner for pattern, inner in given.items()}
+        changed["patternProperties"] = {translated(pattern): inner for pattern, inner in given.items()}
     return {**schema, **changed}
 
 
@@ -84,8 +101,8 @@ def bounds(schema: Object, definitions: Definitions) -> Schema:
 
 
 def _without_exclusive_integers(schema: Object) -> Object:
-    """With the next number instead of an integer that excludes itself, seen from zero: llguidance takes 1 for more than
-    1 where less than 2 is allowed."""
+    """Replace an integer that excludes itself by the next number, seen from zero: llguidance takes 1 for more than 1 if
+    less than 2 is allowed."""
     for key, bound, sign in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         excluded = schema.get(key, True)
         if _is_number(excluded) and 0 <= sign * excluded < 10 ** (_DIGITS - 1) and excluded == int(excluded):

@@ -66,9 +66,9 @@ _NUMBER: _Shape = (_is_number, "a finite number")
 _COUNT: _Shape = (_is_count, "an integer of at least 0")
 _FLAG: _Shape = (lambda value: isinstance(value, bool), "true or false")
 _SHAPES: dict[str, _Shape] = {
-    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas"), _NAMED),
-    **dict.fromkeys(("additionalProperties", "propertyNames", "not", "if", "then", "else", "contains",
-                     "unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
+    **dict.fromkeys(("$defs", "definitions", "properties", "patternProperties", "dependentSchemas"), _NAMED),
+    **dict.fromkeys(("additionalItems", "additionalProperties", "propertyNames", "not", "if", "then", "else",
+                     "contains", "unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _SCHEMAS),
     **dict.fromkeys(("$ref", "pattern", "format"), _TEXT),
     **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER),

@@ -41,21 +41,26 @@ def subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def _are_names(key: str, inner: Any) -> bool:
-    """Whether a dependency is a list of keys, not a schema."""
+    """Return True if a dependency is a list of keys, not a schema."""
     return key == "dependencies" and isinstance(inner, list)
 
 
 def with_subschemas(schema: Object, change: Callable[[Schema], Schema]) -> Object:
     """Return a copy in which each schema directly inside is changed."""
+    return with_placed(schema, lambda inner, _: change(inner))
+
+
+def with_placed(schema: Object, change: Callable[[Schema, Path], Schema]) -> Object:
+    """Return a copy in which each schema directly inside is changed, which `change` gets with the way to it."""
     return {key: _changed(key, value, change) for key, value in schema.items()}
 
 
-def _changed(key: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
+def _changed(key: str, value: Any, change: Callable[[Schema, Path], Schema]) -> Any:
     if key in _OF_MANY and isinstance(value, dict):
-        return {name: change(inner) for name, inner in value.items()}
+        return {name: change(inner, (key, name)) for name, inner in value.items()}
     if key in _OF_LISTS and isinstance(value, list):
-        return [change(inner) for inner in value]
-    return change(value) if key in _OF_ONE else value
+        return [change(inner, (key, str(number))) for number, inner in enumerate(value)]
+    return change(value, (key,)) if key in _OF_ONE else value
 
 
 def without(schema: Object, *keywords: str) -> Object:

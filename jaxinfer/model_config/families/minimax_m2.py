@@ -21,7 +21,7 @@ _HEAD_DIM, _KV_HEADS, _THETA = 128, 8, 5e6
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
-    """What the published files say beside transformers' fields must be what the model is."""
+    """Read the config. Fields of the published files that transformers does not read must agree with this model."""
     config.default("head_dim", _HEAD_DIM)
     for name, wanted in (("use_qk_norm", True), ("qk_norm_type", "per_layer"), ("use_routing_bias", True)):
         config.only(name, wanted)

@@ -14,7 +14,7 @@ from jaxinfer.model_config.reader import ConfigReader
 
 _WINDOW, _FULL_LAYERS = 4096, 28
 KV_HEADS = 32
-"""Of a file of Qwen2 or Qwen3 that does not say."""
+"""Default number of KV heads of Qwen2 and Qwen3."""
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
@@ -26,9 +26,10 @@ def parse(config: ConfigReader) -> DecoderConfig:
 
 
 def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:
-    """With `use_sliding_window` the layers from `max_window_layers` on have a window; the name says the contrary.
+    """Return each layer's window. With `use_sliding_window` layers from `max_window_layers` on have one, contrary to
+    the name.
 
-    Without it none has, not even those that `layer_types` calls sliding.
+    Without it no layer has one, not even those that `layer_types` calls sliding.
     """
     layers = read_layers(config)
     full_layers = config.integer("max_window_layers", _FULL_LAYERS)

@@ -35,7 +35,7 @@ def parse_qwen2_moe(config: ConfigReader) -> DecoderConfig:
 
 
 def parse_qwen3_moe(config: ConfigReader) -> DecoderConfig:
-    """With `use_sliding_window` every layer has a window."""
+    """Read a Qwen3-MoE config. If `use_sliding_window` is set, every layer has a window."""
     for name, wanted in (("qkv_bias", False), ("use_qk_norm", True), ("shared_expert_intermediate_size", 0)):
         config.only(name, wanted)
     bias, experts = config.flag("attention_bias"), _read_experts(config)

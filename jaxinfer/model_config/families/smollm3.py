@@ -30,7 +30,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
 
 
 def _turned(config: ConfigReader) -> list[bool]:
-    """For each layer whether it knows positions."""
+    """Return for each layer whether it has rotary embeddings."""
     layers, every = read_layers(config), config.integer("no_rope_layer_interval", _EVERY)
     if every < 1:
         raise config.error("no_rope_layer_interval", f"must be at least 1, not {every}")

@@ -13,8 +13,8 @@ _PARTIAL, _KV_HEADS = 0.25, 32
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
-    """With `use_parallel_residual` attention and MLP are side by side; with `qk_layernorm` each head of q and k has a
-    norm of its own."""
+    """Read the config. `use_parallel_residual` puts attention and MLP side by side; with `qk_layernorm` each head of q
+    and k has a norm of its own."""
     eps = config.number("layer_norm_eps", 1e-5)
     rope = read_rope(config, head_dim=read_head_dim(config), partial=_PARTIAL)
     layer = read_layer(

@@ -1,1 +1,1 @@
-"""What a config.json says of weights that are quantised already: a small file for each tool that writes them."""
+"""Read what config.json declares of quantised weights: a small file for each tool that writes them."""

@@ -1,4 +1,4 @@
-"""What auto-round writes of its own into the forms of AutoGPTQ and AutoAWQ."""
+"""Keys that auto-round adds to the forms of AutoGPTQ and AutoAWQ."""
 
 import re
 

@@ -19,7 +19,7 @@ _OF_OTHERS = (
     "true_sequential",
     "damp_percent",
 )
-"""How others run it, and what transformers writes of GPTQ beside it."""
+"""Settings of other engines, and keys of GPTQ that transformers also writes."""
 
 
 def read(config: ConfigReader) -> Declared:

@@ -23,7 +23,7 @@ _UNUSED = (
     *KV_SCALES,
 )
 _OF_A_SEARCH = ("observer", "observer_kwargs", "scale_dtype", "zp_dtype")
-"""How a scale was found and of what type it is, which its tensor says."""
+"""Keys about the search for scales, and the types of scales and zeros, which their tensors have themselves."""
 _MIXED = "mixed-precision"
 
 
@@ -107,7 +107,7 @@ def _four_bits(weights: ConfigReader, strategy: str, nvidia: bool) -> TensorForm
 
 
 def _strategy(weights: ConfigReader) -> str:
-    """What shares a scale."""
+    """Return the strategy: the values that share a scale."""
     names = ("tensor", "channel", "group", "block", "tensor_group")
     size = weights.integer("group_size", -1)
     return weights.choice("strategy", {name: name for name in names}, "group" if size > 0 else "tensor")
@@ -143,6 +143,6 @@ def _integers(weights: ConfigReader, bits: int, packed: bool, strategy: str, inp
 
 
 def _a_scale_a_token(inputs: Any) -> bool:
-    """Whether activations are to be rounded as `Scheme` rounds them to int8."""
+    """Return whether activations are to be rounded to int8 as `Scheme` does it, with a scale a token."""
     wanted = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
     return isinstance(inputs, dict) and inputs.get("symmetric", True) is True and wanted.items() <= inputs.items()

@@ -1,4 +1,4 @@
-"""What a file says of keys and values: the type that a checkpoint's scales of them are for."""
+"""Read the type of keys and values that a checkpoint's scales are for."""
 
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.kv import ScaledKVCodes
@@ -7,8 +7,8 @@ _EIGHT_BITS: dict[str, ScaledKVCodes] = {"float": "float8_e4m3fn", "int": "int8"
 
 
 def read_kv_codes(config: ConfigReader) -> ScaledKVCodes | None:
-    """By `kv_cache_scheme` and `kv_cache_quant_algo`; fp8 where neither says anything, as all tools that write scales
-    without them mean. None: a type that keys and values cannot be kept in here; they are kept as they are then."""
+    """Return the type by `kv_cache_scheme` and `kv_cache_quant_algo`; fp8 if neither is given, as all tools that write
+    scales without them mean. None: an unsupported type; keys and values are then kept in the type of activations."""
     algorithm = config.get("kv_cache_quant_algo")
     if algorithm not in (None, "FP8"):
         return None

@@ -23,10 +23,10 @@ _KEYS = ("quantization_config", "compression_config")
 
 
 def read_quantization(config: ConfigReader) -> Declared | None:
-    """What a config.json says of quantised weights, if it does.
+    """Read the description of quantised weights in a config.json; None if there is none.
 
-    Raises ModelError, which names the field, for a tool that is not known, where a key was neither read nor is ignored
-    on purpose, and for patterns that might take long to match.
+    Raises ModelError, which names the field, for an unknown tool, for a key that is neither read nor ignored on
+    purpose, and for patterns that might take long to match.
     """
     found = [key for key in _KEYS if key in config]
     if not found:

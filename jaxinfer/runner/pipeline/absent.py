@@ -1,4 +1,4 @@
-"""What is on devices of other hosts alone: an array of which this process knows shape and place."""
+"""Arrays on devices of other hosts alone: this process knows their shape and place."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from jaxinfer.models.loaded import LoadedModel
 
 
 def has_devices_here(model: LoadedModel) -> bool:
-    """Whether a model has some of its devices in this process."""
+    """Return whether some of a model's devices belong to this process."""
     own = jax.process_index()
     return any(device.process_index == own for device in model.mesh.devices.flat)
 

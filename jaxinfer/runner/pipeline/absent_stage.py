@@ -20,13 +20,13 @@ from jaxinfer.runner.speculate import Accepted
 
 
 class AbsentStage(Handed):
-    """As `StageDevice` and `LastStage`, without anything on a device: it gives arrays that are not here, to be handed
-    over from there."""
+    """A stage without a device in this process, used like `StageDevice` and `LastStage`: its results are arrays on
+    other hosts, from which they are handed over."""
 
     kv: tuple[jax.Array, ...] = ()
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, stage: Stage, *_: Any):
-        """As of a `StageDevice`."""
+        """Take the arguments of a `StageDevice`."""
         super().__init__(model, shapes, stage)
         self._known: dict[Name, Any] = {}
 
@@ -73,7 +73,7 @@ class AbsentStage(Handed):
         return jax.tree.map(_absent, sampled), _absent(back)
 
     def _forwarded(self, name: Name) -> StageForwarded:
-        """What other stages read of it."""
+        """Return the results of a forward pass that other stages read, as absent arrays."""
         out: StageForwarded = self._results(name)
         hidden, scored, rows = jax.tree.map(_absent, (out.hidden, out.scored, out.rows))
         return StageForwarded((), (), None, hidden, scored, None, rows)

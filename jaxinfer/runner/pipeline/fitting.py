@@ -1,19 +1,24 @@
 """KV blocks and costs of a model in stages: those of the whole follow from each stage's."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from jaxinfer.engine.stats.step_cost import StepCosts
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner import memory
 from jaxinfer.runner.costs import step_costs
+from jaxinfer.runner.cpu_memory import cpu_blocks, machine_memory
 from jaxinfer.runner.pipeline.stage import Stage, StagedModel
 from jaxinfer.runner.pipeline.stage_table import StageTable
 from jaxinfer.runner.platform import usable_memory
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options
+
+log = logging.getLogger(__name__)
 
 
 def fitting_blocks(
@@ -22,7 +27,7 @@ def fitting_blocks(
     """Blocks a group: each is in every stage that has some of the group's layers, so the fullest stage decides. Raises
     ParameterError where not even one fits."""
     if usable_memory(utilization, model.parts[0].mesh) is None:
-        return memory.cpu_blocks(_costs_of_all(model, shapes))
+        return _cpu_blocks(model, shapes, machine_memory())
     found: list[list[int]] = [[] for _ in shapes.groups]
     for part, stage in zip(model.parts, model.stages, strict=True):
         limit = usable_memory(utilization, part.mesh)
@@ -32,6 +37,23 @@ def fitting_blocks(
         for group, count in zip(stage.groups, blocks, strict=True):
             found[group].append(count)
     return [min(counts) for counts in found]
+
+
+def _cpu_blocks(model: StagedModel, shapes: EngineShapes, total: int) -> list[int]:
+    """total: bytes of the machine."""
+    weights = sum(memory.weight_bytes(part) * part.mesh.size for part in model.parts)
+    costs = _costs_of_all(model, shapes)
+    blocks, reason = cpu_blocks(costs, shapes, total, weights)
+    if min(blocks) < 2:
+        message = f"weights take {_mib(weights)} of the machine's {_mib(total)}, which leaves no room; give a number"
+        raise ParameterError("num_blocks", message)
+    taken = sum(cost * count for cost, count in zip(costs, blocks, strict=True))
+    log.info("KV blocks take %s of the machine's %s: %s", _mib(taken), _mib(total), reason)
+    return blocks
+
+
+def _mib(size: int) -> str:
+    return f"{size >> 20:,} MiB"
 
 
 def _costs_of_all(model: StagedModel, shapes: EngineShapes) -> list[int]:
@@ -54,7 +76,7 @@ def _programs(model: LoadedModel, stage: Stage, whole: EngineShapes, options: Op
 
 
 def costs_of_stages(model: StagedModel) -> StepCosts:
-    """Of the steps of all stages together."""
+    """Return the costs of the steps of all stages together."""
     each, groups = [step_costs(part) for part in model.parts], [stage.groups for stage in model.stages]
     count = len(model.config.kv_groups)
     return StepCosts(

@@ -1,4 +1,4 @@
-"""What the first stage of a pipeline that drafts knows of slots, and how it learns what the last one has drawn."""
+"""Slots as the first stage of a pipeline that drafts knows them, and their update with what the last one has drawn."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class KnownSlots(NamedTuple):
 
 
 def handed_back(state: SlotState, tokens: int) -> jax.Array:
-    """What the first stage is handed of all slots after a step that drew, int32 [slots, NEWEST.size + tokens]: the
+    """Return what the first stage needs of all slots after a step that drew, int32 [slots, NEWEST.size + tokens]: the
     newest token of each, as in `SlotState`, and its last `tokens` tokens, the newest of them last."""
     assert state.history is not None
     places = jnp.maximum(_last_places(state.newest, tokens), 0)
@@ -26,8 +26,8 @@ def handed_back(state: SlotState, tokens: int) -> jax.Array:
 
 
 def updated(known: KnownSlots, given: jax.Array, slots: jax.Array, drawn: jax.Array) -> KnownSlots:
-    """With what was handed back of some slots, int32 [rows]: of those whose newest token a step has drawn since they
-    were admitted. given: as `handed_back` gives it. drawn: bool [rows].
+    """Update some slots, int32 [rows], with what was handed back: only those whose newest token a step has drawn since
+    they were admitted. given: as `handed_back` returns it. drawn: bool [rows].
 
     Between two steps of a row one step has drawn for it, at most as many tokens as are handed back of a slot.
     """

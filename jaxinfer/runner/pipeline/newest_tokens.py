@@ -12,12 +12,12 @@ class _Drawn(NamedTuple):
 
 
 class NewestTokens:
-    """What the first stage is handed of all slots after each of the last steps that drew: newest tokens, int32 [slots],
-    or where rows draft what `handed_back` gives.
+    """Newest tokens of all slots, int32 [slots], after each of the last steps that drew, for the first stage; if rows
+    draft, the arrays of `handed_back`.
 
-    A step reads them as they were after the last one by which a row of its own has drawn: so it waits for no other.
-    Later ones would have the same of those rows, which are not planned again before. nothing: what the first stage is
-    handed before any has drawn.
+    A step reads them as they were after the last step that drew for one of its rows, so it waits for no other. Later
+    ones have equal values for these rows, which are not planned again before. nothing: the array that the first stage
+    gets before any step has drawn.
     """
 
     def __init__(self, nothing: jax.Array, stages: int):
@@ -26,13 +26,14 @@ class NewestTokens:
         self._drawn: deque[_Drawn] = deque(maxlen=stages + 2)
 
     def add(self, step: int, newest: jax.Array) -> None:
-        """What a step has drawn is under way. Another engine over the same devices counts its steps from 0."""
+        """Add what a step draws, which may still be under way. Another engine over the same devices counts its steps
+        from 0: its first step drops all earlier ones."""
         if self._drawn and step <= self._drawn[-1].step:
             self._drawn.clear()
         self._drawn.append(_Drawn(step, newest))
 
     def after(self, step: int) -> jax.Array:
-        """With all that was drawn up to a step."""
+        """Return the earliest array that contains everything drawn up to a step."""
         return next((drawn.newest for drawn in self._drawn if drawn.step >= step), self._nothing)
 
     def clear(self) -> None:

@@ -54,8 +54,8 @@ class StagesInFlight(NamedTuple):
 
 
 class PipelineRunner:
-    """As `JaxRunner`, over stages. A step is dispatched to all of them at once; each computes it when the one before
-    has handed over its hidden states. What is drawn comes back to the first stage on the devices."""
+    """A runner like `JaxRunner`, over stages. A step is dispatched to all of them at once; each computes it when the
+    one before has handed over its hidden states. Drawn tokens return to the first stage on the devices."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class PipelineRunner:
 
     @property
     def making_seconds(self) -> MakingSeconds:
-        """What making the programs of all stages took."""
+        """Seconds that making the programs of all stages took: tracing, and all together."""
         each = [stage.programs.seconds for stage in self._here]
         return MakingSeconds(sum(one.tracing for one in each), sum(one.total for one in each))
 
@@ -199,7 +199,8 @@ class PipelineRunner:
         return StagesInFlight(BurstStep.begun(step, forwarded.here, *given), forwarded.loads)
 
     def _returned(self, step: int, results: Any, back: jax.Array) -> Any:
-        """What the last stage gives, where it is read. back: for the first stage, to which it is handed."""
+        """Return the last stage's results where they are read. back: array for the first stage, to which it is handed
+        over."""
         if self._reader is None:
             back = self.stages[0].hand_over(back)
         else:
@@ -300,7 +301,7 @@ def _of_stage(progress: CompileProgress, number: int, before: int, total: int) -
 
 
 def _joined(loads: Sequence[ExpertTokens]) -> ExpertTokens | None:
-    """Of the layers of all stages, one after another."""
+    """Join the loads of all stages, one layer after another; None if there are none."""
     if not loads:
         return None
     width = max(load.experts.shape[1] for load in loads)

@@ -1,4 +1,4 @@
-"""Which layers each stage has, by what the model's weights take."""
+"""Layers of each stage, split by the bytes of the model's weights."""
 
 import jax.numpy as jnp
 
@@ -22,8 +22,8 @@ def layer_spans(asked: str | None, config: DecoderConfig, dtype: jnp.dtype, plat
 
 
 def layer_costs(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> Costs:
-    """Of one device, in bytes. A decode step reads all of a layer's weights, and the head; of the embedding it reads a
-    row a token, which does not count."""
+    """Return the bytes of layers, tables and head on one device. A decode step reads all of a layer's weights, and the
+    head; of the embedding it reads a row a token, which does not count."""
     plan = plan_model(config, dtype)
     layers, tables, head = [0] * config.num_layers, 0, 0
     for one in plan.weights:

@@ -43,13 +43,13 @@ class StagedModel(NamedTuple):
 
     @property
     def config(self) -> DecoderConfig:
-        """Of the whole."""
+        """Config of the whole decoder: the layers of all parts."""
         layers = tuple(layer for part in self.parts for layer in part.config.layers)
         return replace(self.parts[0].config, layers=layers, span=None)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """What each part is."""
+        """Each part's number and KV groups in the pipeline."""
         return stages_of(self.config, [part.config for part in self.parts])
 
     def map(self, change: Callable[[LoadedModel, Stage], LoadedModel]) -> "StagedModel":
@@ -58,7 +58,7 @@ class StagedModel(NamedTuple):
 
 
 def stages_of(whole: DecoderConfig, parts: Sequence[DecoderConfig]) -> tuple[Stage, ...]:
-    """What each part of a decoder is."""
+    """Return each part's number, and the KV groups of the whole that it has."""
     places = {(group.window, group.kv): number for number, group in enumerate(whole.kv_groups)}
     groups = [tuple(places[group.window, group.kv] for group in part.kv_groups) for part in parts]
     return tuple(Stage(number, len(parts), own) for number, own in enumerate(groups))

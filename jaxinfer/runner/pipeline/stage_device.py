@@ -11,7 +11,6 @@ from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistor
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import expert_moves
 from jaxinfer.runner.pipeline.absent import absent, has_devices_here
@@ -25,7 +24,7 @@ from jaxinfer.runner.results import drop, is_here
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.speculate import Accepted
 from jaxinfer.runner.xla_options import Options
-from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
+from jaxinfer.runner.zeros import compiled_kv, compiled_slots
 
 
 class Handed:
@@ -39,7 +38,7 @@ class Handed:
         self._place = jax.tree.leaves(self.table.given(0))[0].sharding
 
     def nothing_given(self) -> jax.Array:
-        """Of the first stage, zeros in place of what it is handed for a step without rows."""
+        """Return zeros in place of the first stage's input, for a step without rows."""
         shape = self.table.given(0)
         if not self.is_here:
             return absent(shape.shape, shape.dtype, shape.sharding)
@@ -69,7 +68,7 @@ class StageDevice(Handed):
         """shapes: of the engine."""
         super().__init__(model, shapes, stage)
         self.programs = Programs(model, shapes, options, store, self.table)
-        self._make_kv = compiled_zeros(kv_arrays(model, stage.shapes(shapes)))
+        self._make_kv = compiled_kv(model, stage.shapes(shapes))
         self._make_slots = self._compiled_slots(stage.shapes(shapes))
         self._load = ExpertLoad(model)
         self._moves = expert_moves(model, self._load, expert_placement_steps)
@@ -87,16 +86,16 @@ class StageDevice(Handed):
         self._known, self._tables = self._make_slots()
 
     def init_slots(self, packed: np.ndarray) -> None:
-        """As `Runner.init_slots`."""
+        """Initialise slots, as `Runner.init_slots`."""
         self._known, self._tables = self.programs["admit", 0](self._known, self._tables, packed)
 
     def set_history(self, packed: PackedHistory) -> None:
-        """As `Runner.set_history`."""
+        """Write tokens of slots, as `Runner.set_history`, if the stage knows slots."""
         if self._known is not None:
             self._known = self.programs["history", packed.bucket](self._known, packed.array)
 
     def copy_blocks(self, packed: np.ndarray) -> None:
-        """As `Runner.copy_blocks`."""
+        """Copy KV blocks, as `Runner.copy_blocks`."""
         self.kv = self.programs["copies", 0](self.kv, packed)
 
     def forward(self, step: PackedForward, given: jax.Array | Passed) -> tuple[StageForwarded, StepLoad]:
@@ -109,7 +108,7 @@ class StageDevice(Handed):
         return out, self._forwarded(out)
 
     def draft(self, step: PackedBurst, given: jax.Array) -> jax.Array:
-        """Of the first stage: starts to draft for a step. Gives packed `Drafted`."""
+        """Start to draft for a step, in the first stage. Returns packed `Drafted`."""
         weights, head = self.model.weights_with_draft, self.model.head_with_draft
         program = self.programs["draft", step.bucket]
         out = program(weights, head, self.kv, self._tables, self._known, given, step.array)
@@ -135,7 +134,7 @@ class StageDevice(Handed):
         self._load.collect(load)
 
     def expert_load(self) -> ExpertTokens | None:
-        """As `Runner.expert_load`, of the stage's layers."""
+        """Read the load of the stage's experts, as `Runner.expert_load`."""
         return self._load.read()
 
     def warm_up_moves(self) -> None:
@@ -175,7 +174,7 @@ class LastStage(StageDevice):
         self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
 
     def set_masks(self, packed: PackedMasks) -> None:
-        """As `Runner.set_masks`."""
+        """Write masks of constrained rows, as `Runner.set_masks`."""
         self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
 
     def set_history(self, packed: PackedHistory) -> None:

@@ -14,16 +14,16 @@ from jaxinfer.runner.state import unpack_newest
 
 
 class Passed(NamedTuple):
-    """What a stage that is not the first is given. hidden: [T, d]. rows: int32, what the first stage knows of the
-    step's rows, where rows draft: of a step that drafts packed `Drafted`; of others where each begins, [rows]."""
+    """Input of a stage that is not the first. hidden: [T, d]. rows: int32, if rows draft, the first stage's facts about
+    the step's rows: packed `Drafted` for a step that drafts, else each row's first position, [rows]."""
 
     hidden: jax.Array
     rows: jax.Array | None = None
 
 
 class StageForwarded(NamedTuple):
-    """As `Forward`, of a stage. known: a donated argument, of the first stage where rows draft; rows: then as in
-    `Passed`."""
+    """Results of a stage's forward pass, as in `Forward`. known: a donated argument of the first stage, if rows draft;
+    rows are then as in `Passed`."""
 
     kv: Arrays
     tables: Arrays
@@ -35,15 +35,15 @@ class StageForwarded(NamedTuple):
 
 
 class StageForward:
-    """As `ForwardPrograms`, of a stage. drafter: of the first stage where rows draft.
+    """Forward programs of one stage, as `ForwardPrograms` are of a model. drafter: of the first stage, if rows draft.
 
     Positions come with the packed step: rows gain a token by each step that draws for them, so the host knows them. The
-    first stage reads newest tokens of slots twice: `known`, int32 [slots, NEWEST.size], which admissions have written,
-    and `given`, int32 [slots], from the last stage after a step that has drawn all that this one reads. Every other
-    stage is `given` hidden states.
+    first stage reads newest tokens of slots from two arrays: `known`, int32 [slots, NEWEST.size], which admissions
+    write, and `given`, int32 [slots], from the last stage after a step that has drawn all that this one reads. Every
+    other stage is `given` hidden states.
 
-    Where rows draft the host knows positions too late. `known` is then a `KnownSlots`, updated by `given`, which is as
-    `handed_back` has it; and the first stage hands on where rows begin.
+    If rows draft, the host knows positions too late. `known` is then a `KnownSlots`, updated with `given`, which is as
+    `handed_back` returns it; and the first stage passes on each row's first position.
     """
 
     def __init__(
@@ -111,8 +111,9 @@ class StageForward:
         view: dict[str, jax.Array],
         held: jax.Array,
     ) -> tuple[KnownSlots | None, jax.Array, jax.Array]:
-        """Of each row where it begins and its newest token, int32 [rows]; of stages that are not the first what a
-        token stands for, as `Step.tokens` has it. held: bool [rows], whose newest token devices hold."""
+        """Return known slots, each row's first position, int32 [rows], and its newest token; in later stages the hidden
+        states that stand for tokens, as in `Step.tokens`. held: bool [rows], True where devices hold the newest
+        token."""
         slots, start = view["slots"], view["starts"]
         if isinstance(given, Passed):
             return None, start if given.rows is None else given.rows, given.hidden

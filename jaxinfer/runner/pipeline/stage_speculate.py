@@ -20,7 +20,7 @@ from jaxinfer.runner.state import SlotState
 
 
 class StageDrafted(NamedTuple):
-    """What `draft` returns: kv, tables and known are its donated arguments; drafted is a packed `Drafted`."""
+    """Results of `draft`: kv, tables and known are its donated arguments; drafted is a packed `Drafted`."""
 
     kv: Arrays
     tables: Arrays
@@ -56,7 +56,7 @@ class StageSpeculate:
         given: jax.Array,
         packed: jax.Array,
     ) -> StageDrafted:
-        """Of the first stage. given: as `handed_back` gives it. weights, head: with those of the draft model."""
+        """Draft in the first stage. given: as `handed_back` returns it. weights, head: the draft model's included."""
         view = self._layouts.burst(rows).views(packed)
         known = updated(known, given, view["slots"], view["drawn"] > 0)
         no_counts: Any = None
@@ -100,6 +100,6 @@ class StageSpeculate:
         packed: jax.Array,
         legal: jax.Array,
     ) -> tuple[Accepted, jax.Array]:
-        """Of the last stage. Gives what the first is handed, too, as `handed_back` has it."""
+        """Accept drafts in the last stage. Also returns the first stage's input, as `handed_back` does."""
         given = self._speculate.accept(rows, head, state, params, masks, hidden, drafted, packed, legal)
         return given, handed_back(given.state, self._shapes.burst)

@@ -24,8 +24,8 @@ from jaxinfer.runner.state import Slots, SlotState, unpack_newest
 
 
 class StageTable(ProgramTable):
-    """As `ProgramTable`, of a stage: `sample`, `masks` and `accept` are the last's alone, which has all of a slot's
-    state. The first has what admissions say of newest tokens; where rows draft it has `draft`, and `KnownSlots`. A step
+    """Programs of one stage. `sample`, `masks` and `accept` belong to the last stage alone, which has all of a slot's
+    state. The first stage has newest tokens from admissions; if rows draft, it has `draft`, and `KnownSlots`. A step
     that drafts is never one program."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, stage: Stage):
@@ -52,24 +52,24 @@ class StageTable(ProgramTable):
 
     @property
     def _drafting_kinds(self) -> tuple[str, ...]:
-        """Of the programs by which a step drafts."""
+        """Kinds of the programs by which a step drafts."""
         if not self._drafts:
             return ()
         return ("draft",) * self._stage.is_first + ("verify",) + ("accept",) * self._stage.is_last
 
     def slots(self) -> tuple[jax.ShapeDtypeStruct | KnownSlots | None, tuple[jax.ShapeDtypeStruct, ...]]:
-        """Those of `own_slots`."""
+        """Return the shapes of the stage's `own_slots`."""
         return self.own_slots(self._slots())
 
     def own_slots(self, slots: Slots) -> Any:
-        """Of a stage that is not the last: what it knows of slots, where it is the first, and block tables."""
+        """Return the slots of a stage that is not the last: known slots, in the first one alone, and block tables."""
         if not self._stage.is_first:
             return None, slots.tables
         newest, history = slots.state.newest, slots.state.history
         return newest if history is None else KnownSlots(newest, history, slots.params), slots.tables
 
     def given(self, size: int) -> Any:
-        """What the stage is handed for a step of so many tokens, or rows, a shard."""
+        """Return the shapes of the stage's input for a step of `size` tokens, or rows, a shard."""
         if not self._stage.is_first:
             hidden: Any = self._by_row(size, self._model.config.hidden_size, dtype=self._model.dtype)
             rows: Any = self._by_row(size) if self._drafts else None

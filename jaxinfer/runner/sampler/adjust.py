@@ -1,4 +1,4 @@
-"""What changes logits before a draw: logit bias, banned stop ids, penalties."""
+"""Changes to logits before a draw: logit bias, banned stop ids, penalties."""
 
 import jax
 import jax.numpy as jnp

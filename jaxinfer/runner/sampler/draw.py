@@ -14,7 +14,7 @@ _NO_ID = jnp.iinfo(jnp.int32).max
 
 
 class Purpose(enum.IntEnum):
-    """What a random number is for; each has a stream of its own."""
+    """Purpose of a random number; each has a stream of its own."""
 
     SAMPLE = 0
 

@@ -34,7 +34,7 @@ def logprobs_of(logits: jax.Array, tokens: jax.Array, vocabulary: Vocabulary = W
 
 
 def no_logprobs(rows: int) -> Logprobs:
-    """What stands for log-probabilities that nobody asked for."""
+    """Return zeros in place of log-probabilities that nobody asked for."""
     return Logprobs(
         jnp.zeros(rows, jnp.float32),
         jnp.zeros(rows, jnp.int32),

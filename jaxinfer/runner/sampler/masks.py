@@ -1,4 +1,4 @@
-"""Which tokens constrained rows may draw: a bit a token, packed 32 to a word, the lowest bit first."""
+"""Masks of the tokens that constrained rows may draw: a bit a token, packed 32 to a word, the lowest bit first."""
 
 import jax
 import jax.numpy as jnp

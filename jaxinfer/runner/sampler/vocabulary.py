@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 
 class Vocabulary(NamedTuple):
-    """How an axis over the vocabulary lies on devices.
+    """Layout of an axis over the vocabulary on devices.
 
     axes: mesh axes that it is split over, in order; none: this device holds all of it, and nothing is exchanged.
-    size: tokens, where columns that no token has follow the last one; None: every column is a token's.
+    size: tokens, if columns without a token follow the last one; None: every column is a token's.
     """
 
     axes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Vocabulary(NamedTuple):
         return jax.lax.psum(x, self.axes) if self.axes else x
 
     def any(self, x: jax.Array) -> jax.Array:
-        """Whether some device has True, elementwise."""
+        """Return True where some device has True, elementwise."""
         return self.max(x.astype(jnp.int32)) > 0 if self.axes else x
 
     def before(self, x: jax.Array) -> jax.Array:
@@ -52,7 +52,7 @@ class Vocabulary(NamedTuple):
         return jnp.sum(jnp.where(earlier.reshape(-1, *[1] * x.ndim), every, 0), axis=0)
 
     def joined(self, x: jax.Array) -> jax.Array:
-        """What each device has, [S, n], side by side in the order of their columns: [S, devices * n]."""
+        """Gather each device's columns, [S, n], side by side in their order: [S, devices * n]."""
         return jax.lax.all_gather(x, self.axes, axis=1, tiled=True) if self.axes else x
 
     def first(self, width: int) -> jax.Array | int:

@@ -11,7 +11,7 @@ from jaxinfer.serving.bodies.schema import GenerateBody
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
-    """What the assistant called. arguments: a JSON object, as text or, from some clients, as it is."""
+    """A function that the assistant called. arguments: a JSON object, as text or, from some clients, as it is."""
 
     name: str
     arguments: str | dict[str, Any] | None = None
@@ -65,7 +65,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """Whether the model thinks before it answers."""
+    """A switch for thinking before the answer."""
 
     type: Literal["enabled", "disabled"]
 
@@ -78,7 +78,7 @@ class PredictionPart(msgspec.Struct, kw_only=True):
 
 
 class Prediction(msgspec.Struct, kw_only=True):
-    """What the answer may be, for the most part. content: a text, or pieces that follow one another."""
+    """A prediction of most of the answer. content: a text, or pieces that follow one another."""
 
     type: Literal["content"]
     content: str | list[PredictionPart]

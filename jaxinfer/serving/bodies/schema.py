@@ -84,7 +84,7 @@ def _with_parameters(base: type[WithoutEffect]) -> type[WithoutEffect]:
 
 
 class GenerateBody(_with_parameters(WithoutEffect), forbid_unknown_fields=True, kw_only=True):
-    """What both generating endpoints take. Null means: absent."""
+    """Fields that both generating endpoints have. Null means: absent."""
 
     # Of the parameters, those that are read by name.
     n: int | None = None

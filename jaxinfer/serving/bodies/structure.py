@@ -70,7 +70,7 @@ def _ended(data: bytes | bytearray) -> int:
 
 
 def _skeleton(data: bytes | bytearray) -> Iterator[bytes]:
-    """What stands outside of strings, without anything but `[]{},:`, in slices: a list of all pieces would be large."""
+    """Yield the characters `[]{},:` outside of strings, in slices: a list of all pieces would be large."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = 0

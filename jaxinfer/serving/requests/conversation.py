@@ -72,7 +72,7 @@ _TEMPLATE_FIELDS = ("role", "content", "name", *REASONING_NAMES, "tool_calls", "
 
 
 def _continues(body: ChatBody | TokenizeBody) -> bool:
-    """Whether the prompt ends with the last message, open-ended. Raises RequestError."""
+    """Return whether the prompt ends with the last message, open-ended. Raises RequestError."""
     if body.continue_final_message and body.add_generation_prompt:
         message = "continue_final_message: contradicts add_generation_prompt; give one of them"
         raise RequestError(message, param="continue_final_message")
@@ -80,7 +80,7 @@ def _continues(body: ChatBody | TokenizeBody) -> bool:
 
 
 def echoed_text(body: ChatBody) -> str:
-    """With `echo`, what the answer continues: the last message, where the assistant wrote it."""
+    """Return the text that the answer continues and `echo` repeats: the last message, if the assistant wrote it."""
     last = body.messages[-1] if body.echo else None
     if last is None or last.role != "assistant":
         return ""
@@ -102,7 +102,7 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
 
 
 def offers_tools(body: ChatBody) -> bool:
-    """Whether a body that was prepared offers the model any tools."""
+    """Return whether a body that was prepared offers the model any tools."""
     return bool(body.tools) and body.tool_choice != "none"
 
 
@@ -119,7 +119,7 @@ def template_tools(tools: list[Tool]) -> list[dict[str, Any]]:
 
 
 def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
-    """What is looked for in answers, by the server's settings and the model's chat template.
+    """Return the format in which answers are parsed, from the server's settings and the model's chat template.
 
     Channels hold both reasoning and calls: they are read unless both settings name something else.
     """
@@ -131,7 +131,7 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
 
 
 def unparsed_forms(options: ServerConfig, template: ChatTemplate) -> list[UnparsedForm]:
-    """What of answers is not taken apart although the server's settings leave the form to the template."""
+    """Return the forms of answers that are not parsed although the server's settings leave them to the template."""
     parsers = {"reasoning": options.reasoning_parser, "tool calls": options.tool_call_parser}
     return [form for form in template.unparsed_forms() if parsers[form.what] == "auto"]
 
@@ -142,7 +142,7 @@ def _template_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> d
 
 
 def _thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
-    """What tells the template whether, and how hard, the model shall think. Raises RequestError.
+    """Return the template's arguments on whether, and how hard, the model shall think. Raises RequestError.
 
     An explicit switch goes before `reasoning_effort`, which many clients send by default.
     """
@@ -165,14 +165,15 @@ def _thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> d
 
 
 def _thinks_by_effort(body: ChatBody | TokenizeBody) -> bool | None:
-    """What `reasoning_effort` says of thinking; None where it is absent, or the template's own arguments say it."""
+    """Return whether `reasoning_effort` asks for thinking; None if it is absent, or the template's own arguments say
+    it."""
     if body.reasoning_effort is None or _SWITCHES & (body.chat_template_kwargs or {}).keys():
         return None
     return body.reasoning_effort != "none"
 
 
 _SWITCHES = frozenset({"enable_thinking", "thinking"})
-"""What Qwen's and DeepSeek's templates read."""
+"""Names of the switch that Qwen's and DeepSeek's templates read."""
 
 
 def _switches(body: ChatBody | TokenizeBody) -> dict[str, bool]:

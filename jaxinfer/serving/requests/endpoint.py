@@ -29,7 +29,7 @@ _ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 @dataclass(frozen=True)
 class ModelSide:
-    """What a body is checked and tokenised with. answer_form: what is looked for in answers."""
+    """The context that a body is checked and tokenised with. answer_form: the format in which answers are parsed."""
 
     text: TextProcessor
     info: ModelInfo

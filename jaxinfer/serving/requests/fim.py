@@ -35,7 +35,7 @@ async def _prepare(body: FimBody, side: ModelSide) -> Prepared:
 
 
 def common_fields(body: FimBody) -> dict[str, Any]:
-    """What it has in common with the other endpoints."""
+    """Return the fields that it has in common with the other endpoints."""
     common = {field: getattr(body, field) for field in GenerateBody.__struct_fields__}
     common["seed"] = body.random_seed if body.seed is None else body.seed
     return common

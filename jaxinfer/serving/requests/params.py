@@ -35,7 +35,7 @@ _TOKEN_ID = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
 
 def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
-    """What the engine is asked for; `best_of` choices of `n`, and one token where `echo` wants none.
+    """Return the engine's sampling parameters: `best_of` choices for `n`, and one token if `echo` wants none.
 
     Raises RequestError, naming the field.
     """

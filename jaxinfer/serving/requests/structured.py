@@ -1,4 +1,4 @@
-"""What a text must be, from every field that can say it, as one Constraint."""
+"""Constraint of a text, built from every field that can ask for one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -70,7 +70,8 @@ def _json_schema(value: dict[str, Any], name: str) -> Constraint:
     holder = value if inner is None else inner
     check_object(holder, where)
     if "schema" not in holder:
-        raise ParameterError(f"{where}.schema", "is missing; give a JSON Schema")
+        missing = f"{name}.json_schema" if inner is None else f"{where}.schema"
+        raise ParameterError(missing, "is missing; give a JSON Schema")
     return Constraint.schema(holder["schema"], f"{where}.schema")
 
 
@@ -79,7 +80,7 @@ def constrained_answer(
 ) -> SamplingParams:
     """Parameters of a chat, whose answer is constrained once the model has thought. prompt: as the template has it.
     Raises RequestError or ParameterError for what cannot be constrained yet."""
-    constraint = params.structured_outputs
+    constraint = params.constraint
     if has_tools:
         constraint = calls_constraint(body, form, constraint)
         if constraint is not None and form.call_syntax is not None:
@@ -102,7 +103,7 @@ def answer_params(
     """Parameters of a chat that no HTTP request asked for. tools: of OpenAI's form, checked; prompt: as the template
     has it. Raises ParameterError."""
     params = form.params(params)
-    if not tools and params.structured_outputs is None:
+    if not tools and params.constraint is None:
         return params
     try:
         body = ChatBody(messages=[], tools=msgspec.convert([*tools], list[Tool]))
@@ -124,7 +125,7 @@ def _after_thought(constraint: Constraint, form: AnswerFormat, tokenizer: Tokeni
 
 
 def _with_tags_shown(params: SamplingParams, syntax: CallSyntax, tokenizer: Tokenizer) -> SamplingParams:
-    """Where a tag of calls is a special token, the text must have it all the same."""
+    """Keep special tokens in the text if a tag of calls is one."""
     written = f"{syntax.trigger}{syntax.head}{syntax.end}"
     special = any(token in written and each in tokenizer.special_ids for token, each in tokenizer.added_ids.items())
     return replace(params, skip_special_tokens=False) if special else params

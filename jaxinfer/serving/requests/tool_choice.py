@@ -52,7 +52,7 @@ def _allowed(given: Any, body: ChatBody) -> ToolChoice:
 
 
 def _name(given: Any, where: str, body: ChatBody) -> str:
-    """Of a function that is among the tools."""
+    """Return the name of a function that is among the tools."""
     function = given.get("function") if isinstance(given, dict) and given.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
@@ -65,8 +65,8 @@ def _name(given: Any, where: str, body: ChatBody) -> str:
 
 
 def calls_constraint(body: ChatBody, form: AnswerFormat, content: Constraint | None) -> Constraint | None:
-    """What an answer must be where tools are offered; None where it is free. content: what it must be where it is no
-    call. Raises RequestError or ParameterError for what cannot be constrained yet."""
+    """Return the constraint of an answer if tools are offered; None if it is free. content: constraint of an answer
+    that is no call. Raises RequestError or ParameterError for answers that cannot be constrained yet."""
     choice, one = tool_choice(body), body.parallel_tool_calls is False
     functions = _functions(body, choice)
     reason = _reason(choice, functions, content, one=one)
@@ -104,7 +104,8 @@ def _schema(function: Function) -> dict[str, Any]:
 
 
 def _as_auto(functions: list[_Callable]) -> list[_Callable]:
-    """Where the model itself chooses to call, the schema is a promise for strict functions only."""
+    """Drop the schemas of functions that are not strict: if the model itself chooses to call, only strict functions
+    promise theirs."""
     return [each if each.function.strict else each._replace(schema={"type": "object"}) for each in functions]
 
 

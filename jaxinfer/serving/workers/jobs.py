@@ -1,4 +1,4 @@
-"""What API processes and their workers tell each other, as msgpack: nothing that is read can run code."""
+"""Messages between API processes and their workers, as msgpack: nothing that is read can run code."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from jaxinfer.serving.requests.endpoint import Prepared
 
 
 class WorkerSettings(msgspec.Struct):
-    """What a worker is started with. text: of `TextProcessor.settings`. options: without secrets."""
+    """Settings that a worker starts with. text: of `TextProcessor.settings`. options: without secrets."""
 
     text: dict[str, Any]
     options: ServerConfig
@@ -76,7 +76,7 @@ class Requests(msgspec.Struct, tag="requests"):
         return cls(endpoint, body, ignored, list(params.values()), packed)
 
     def prepared(self) -> Prepared:
-        """What was packed."""
+        """Return the requests that were packed."""
         return [
             (GenerateRequest("", unpack_ids(ids), self.sampling[own], prediction=unpack_ids(prediction)), text)
             for ids, own, text, prediction in self.requests

@@ -24,7 +24,7 @@ RETRY_SECONDS = 2
 
 @dataclasses.dataclass(frozen=True)
 class WorkerLimits:
-    """What one job may take."""
+    """Limits of one job."""
 
     wall_seconds: float = 60.0
     """Time from job to answer; the start of a process is not counted."""

@@ -25,7 +25,7 @@ from jaxinfer_kernels.layouts import platform_layout
 
 _LAYERS = 4
 _WGMMA = "ragged_paged_attention"
-"""In the name of a GPU kernel that multiplies."""
+"""Text in the name of every GPU kernel that must use wgmma."""
 
 
 class Heads(NamedTuple):
@@ -73,7 +73,7 @@ GPU_HEADS = (
 """Head dims whose rows take another swizzle of shared memory, and values that are narrower than keys (DeepSeek's as
 its prompts have them, each head with keys and values of its own)."""
 LATENT = Heads("DeepSeek-V3", 128, 1, 576)
-"""What is kept of a token: 512 latent values, which are the value, and 64 rotated ones."""
+"""Multi-head latent attention: pages keep 512 latent values a token, which are the value, and 64 rotated ones."""
 SHARDED = Heads("Llama-3.1-70B", 64, 8, 128)
 DECODE = (
     Load(256, 8192, 64, None),

@@ -26,7 +26,7 @@ _MOST_ERRORS = 3000
 
 
 RECORDS = FOLDER.parent / "compiled"
-"""Where the repository keeps what compiled."""
+"""Folder of the repository with the records of what compiled."""
 
 
 def main(
@@ -117,7 +117,7 @@ def _compile_in_process(command: list[str], options: argparse.Namespace, target:
 
 
 def _messages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What a process says, result by result, which are told to whoever waits. A compiler's own lines are left out."""
+    """Yield a process's messages and print the progress of each result. The compilers' own lines are left out."""
     for line in lines:
         if line.startswith(MARK):
             message = json.loads(line.removeprefix(MARK))

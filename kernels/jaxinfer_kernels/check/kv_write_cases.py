@@ -18,7 +18,7 @@ _SHAPE = KVLayout.TOKENS.shape(layers=4, pages=8193, page_size=64, kv_heads=8, k
 
 
 def kv_write_cases(platform: str, everything: bool) -> list[Case]:
-    """On a GPU, each way to write, of the first kind of pages or of all."""
+    """Return a case for each way to write on a GPU, for the first kind of pages or all; none elsewhere."""
     if platform != "cuda":
         return []
     wanted = _KINDS if everything else _KINDS[:1]

@@ -52,7 +52,7 @@ class Weights(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How weights are held, as `Weights` says."""
+    """Weights as `Weights` describes them: type, group size, zeros, and the types of scales and of x."""
 
     type: Any
     group: int | None = None
@@ -74,10 +74,10 @@ _KINDS = (
     Kind(jnp.float8_e4m3fn, 128),
     Kind(jnp.int4, 32),
 )
-"""Those of AWQ and GPTQ are int4 in groups of 128 with zeros."""
+"""Weights that are checked. AWQ and GPTQ have int4 in groups of 128 with zeros."""
 
 _FIRST = 8
-"""How many of them are compiled where not all are wanted."""
+"""Number of weights that are compiled unless all are asked for."""
 
 QUANTIZED = tuple(
     Weights(model, 0, columns, depth, *kind)

@@ -27,7 +27,7 @@ _LEFT_OUT = ("state", "problems", "recorded")  # the same for all
 
 
 class Record:
-    """What is known to compile, at most one result for each target and case. A file that is not there has nothing."""
+    """Results that are known to compile, at most one for each target and case. A file that does not exist has none."""
 
     def __init__(self, known: Iterable[Result]):
         self._known = {_key(result): result for result in known}
@@ -62,7 +62,7 @@ def stable_text() -> None:
 
 
 def digest_of(case: Case, target: Target, lowering: Lowering) -> str:
-    """Of the program, its target and compilers, and of what is asked of the result, by this package's code too."""
+    """Return a digest of the program, its target, the compilers, the expected result and the code that judges it."""
     asked = (case.kept, case.donated, case.wgmma, case.exchange, lowering.options)
     variables = sorted(target.variables(Path("dump")).items())
     compilers = [(name, _version(name)) for name in _COMPILERS[target.platform]]

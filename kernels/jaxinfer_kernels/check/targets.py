@@ -10,7 +10,7 @@ from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.check.schedule import DUMPED
 
 FOLDER = Path(__file__).resolve().parents[3] / "configs" / "targets"
-"""Where the repository keeps its targets. An installed package has none beside it."""
+"""Folder of the repository's targets. An installed package has none."""
 
 
 class TargetError(ValueError):
@@ -71,11 +71,11 @@ class Target:
         }
 
     def on(self, topology: str) -> "Target":
-        """The same with other devices, by XLA's name of their topology."""
+        """Return the target with the devices of another topology, by XLA's name."""
         return replace(self, topology=topology)
 
     def host(self) -> "Target":
-        """The same with the devices of a host. Raises TargetError where that is not known."""
+        """Return the target with all devices of a host. Raises TargetError if the host's topology is not known."""
         if not self.host_topology:
             raise TargetError(f"target {self.name!r} has no host_topology, which programs for several devices need")
         return replace(self, topology=self.host_topology, accelerator_type=self.host_accelerator_type)

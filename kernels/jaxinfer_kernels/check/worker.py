@@ -15,7 +15,7 @@ from jaxinfer_kernels.check.results import Result, failure, inspect
 from jaxinfer_kernels.check.targets import Target
 
 MARK = "check: "
-"""How a line for the parent process begins."""
+"""Prefix of a line for the parent process."""
 
 _LONGEST_ERROR = 2000
 

@@ -148,7 +148,8 @@ def _memory(form: Form, dtype: Any, pages: Any) -> Memory:
 
 
 def _merge(form: Form, heads: int, arrays: MergeArrays) -> None:
-    """Of short rows, which may have many parts, a program merges one row of the tile; of long ones a token's."""
+    """Merge the parts of rows. A program merges one row of a tile of short rows, which may have many parts, or one
+    token's rows of a long one."""
     rows = form.tokens * form.group * form.warpgroups
     each = 1 if form.warpgroups == 1 else form.group
     kernel = plgpu.kernel(
@@ -164,7 +165,8 @@ def _merge(form: Form, heads: int, arrays: MergeArrays) -> None:
 
 
 def _numbers(problem: Problem) -> jax.Array:
-    """What scores and results are multiplied by, float32 [2]; scores of base 2, or of 2 / soft_cap."""
+    """Return the factors of scores and of results, float32 [2]. Scores are to base 2; with a soft cap they are also
+    multiplied by 2 / soft_cap."""
     scoring = problem.scoring
     score = scoring.scale * LOG2E * (2 / scoring.soft_cap if scoring.soft_cap else 1)
     k_scale, v_scale = (1.0 if x is None else x for x in (scoring.k_scale, scoring.v_scale))

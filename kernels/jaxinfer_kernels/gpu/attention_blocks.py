@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 MULTIPROCESSORS = 132
-"""Of an H100 or H200 with SXM."""
+"""Multiprocessors of an H100 or H200 with SXM."""
 
 SHARED_BYTES = 227 << 10
 """Shared memory that one program may have. A multiprocessor has a KiB more, and keeps one of each program's."""
@@ -18,13 +18,13 @@ _MOST_STAGES = 4
 
 @dataclass(frozen=True)
 class GpuBlocks:
-    """How one attention call is cut.
+    """Tile sizes of one attention call.
 
-    keys, stages: keys a tile of short rows, 64 or 128, and tiles in shared memory at once; long_keys, long_stages: of
-    long ones. warpgroups: of a long block that compute, 1 or 2; each has 64 rows, its tokens by the query group.
-    programs: how many programs the device runs at once. least: tiles below which a row's keys are not cut further.
-    in_place: products are added by the matrix unit itself. False for Pallas' own interpreter, which knows only sums
-    that begin at zero; it takes more registers, too many for values of 256.
+    keys, stages: keys a tile of short rows, 64 or 128, and tiles in shared memory at once. long_keys, long_stages: the
+    same for long rows. warpgroups: warpgroups that compute a long block, 1 or 2; each has 64 rows, its tokens by the
+    query group. programs: programs that the device runs at once. least: tiles below which a row's keys are not split
+    further. in_place: the matrix unit itself accumulates products. False for Pallas' own interpreter, which only knows
+    sums that begin at zero; it takes more registers, too many for values of 256.
     """
 
     keys: int

@@ -1,4 +1,4 @@
-"""What a program of the GPU attention kernel is compiled for, and where it finds what it reads."""
+"""Static parameters of a GPU attention program, and the places where it finds its inputs."""
 
 import math
 from typing import Any, NamedTuple
@@ -18,12 +18,13 @@ LOG2E = math.log2(math.e)
 
 
 class Form(NamedTuple):
-    """What a program is compiled for.
+    """Static parameters that a program is compiled for.
 
-    group: query heads a KV head. key_dim, value_dim, width: of a key, a value, and of what the pages have room for.
-    page: tokens a page. pages: of a layer's keys. keys: a tile. stages: tiles that are in shared memory at once.
-    tokens: of a warpgroup, at most; tokens * group is at most 64. warpgroups: that compute. narrow: pages of 8 bits.
-    in_place: products with values are added where the sums are, and not by an addition that follows.
+    group: query heads a KV head. key_dim, value_dim, width: sizes of a key, of a value, and of the space for either in
+    a page. page: tokens a page. pages: pages of a layer's keys. keys: keys a tile. stages: tiles in shared memory at
+    once. tokens: most tokens of a warpgroup; tokens * group is at most 64. warpgroups: warpgroups that compute. narrow:
+    pages have 8 bits a value. in_place: products with values are accumulated in the sums, not by an addition that
+    follows.
     """
 
     group: int
@@ -103,8 +104,8 @@ class Memory(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a program does: its item, the KV head, how many tiles there are, and what it needs for each of them: the
-    layer, and the factor of scores.
+    """Work of one program: its item, the KV head, the number of tiles, and the layer and the factor of scores that each
+    tile needs.
     """
 
     row: jax.Array

@@ -23,13 +23,13 @@ _FEW_WARPGROUPS = 0.8
 
 @dataclass(frozen=True)
 class GpuMatmulBlocks:
-    """How one matmul is cut. Weights are the left side of the matrix instruction, x is the right one.
+    """Tile sizes of one matmul. Weights are the left side of the matrix instruction, x is the right one.
 
     rows: rows of x a tile, a multiple of 8, at most 256.
     columns: outputs a tile, a multiple of 64 for each of its warpgroups.
-    warpgroups: those that multiply; one more brings tiles.
-    depth: values of K a stage. stages: how many are on their way at once.
-    splits: parts of K that are summed up apart, for more tiles than there would be.
+    warpgroups: warpgroups that multiply; one more loads tiles.
+    depth: values of K a stage. stages: stages in flight at once.
+    splits: parts of K that are summed separately, to get more tiles.
     programs: thread blocks, which take tiles in turn: as many as an H100 or H200 has multiprocessors.
     """
 

@@ -21,11 +21,11 @@ _LOADED = {
     jnp.dtype(jnp.int4): (plgpu.Layout.WGMMA_UPCAST_4X, plgpu.Layout.WGMMA),
     E2M1: (plgpu.Layout.WGMMA_UPCAST_4X, plgpu.Layout.WGMMA),
 }
-"""How registers hold codes as they come, four bytes a thread, and as wgmma wants them."""
+"""Register layouts of codes by type: as they are loaded, four bytes a thread, and as wgmma needs them."""
 
 
 _CODES_FROM_E2M1 = 2**14
-"""What `_f16_of_e2m1` divides by."""
+"""Divisor in `_f16_of_e2m1`."""
 
 
 class Sides(NamedTuple):
@@ -38,7 +38,7 @@ class Sides(NamedTuple):
     sums: Any = None
 
     def at(self, group: Any, columns: Any, rows: Any) -> "Sides":
-        """Those of a tile: scales and zeros [columns, G], sums [G, rows]."""
+        """Return the sides of a tile: scales and zeros [columns, G], sums [G, rows]."""
         if self.scales is None:
             return self
         scales = self.scales.at[group, columns]
@@ -73,7 +73,7 @@ class Stages(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What one warpgroup multiplies. sides: of its columns. columns: its own, of the tile's. depth: all of K."""
+    """Tile of one warpgroup's product. sides: scales and zeros. columns: its part of the tile's. depth: all of K."""
 
     stages: Stages
     sides: Sides
@@ -87,12 +87,12 @@ class Tile(NamedTuple):
 
     @property
     def summed(self) -> Any:
-        """What the matrix unit sums up in: products of int8 are exact in int32."""
+        """Type in which the matrix unit accumulates: products of int8 are exact in int32."""
         return jnp.int32 if self.stages.x.dtype == jnp.int8 else jnp.float32
 
     @property
     def promotes(self) -> bool:
-        """Whether sums leave the matrix unit after every stage: for e4m3 it keeps about 14 bits of them."""
+        """Sums leave the matrix unit after every stage. True for e4m3, of whose sums it keeps about 14 bits."""
         return self.stages.x.dtype == jnp.float8_e4m3fn
 
     @property

@@ -23,7 +23,7 @@ _PANEL = 8
 """Tiles of outputs, at most, that tasks of neighbouring items go through before the next ones."""
 
 _REGISTERS = 40, 232
-"""Of a thread that brings, and of one that multiplies, where two warpgroups do: 65536 are shared by all."""
+"""Registers of a thread that loads, and of one that multiplies, if two warpgroups multiply; all threads share 65536."""
 
 
 class Hbm(NamedTuple):

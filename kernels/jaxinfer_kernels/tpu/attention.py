@@ -143,7 +143,7 @@ def _lanes(problem: Problem) -> tuple[int, int]:
 
 
 def _kept(problem: Problem) -> tuple[int, int]:
-    """Where V is among those lanes."""
+    """Return the begin and the end of V within those lanes."""
     low, high = problem.value
     return low - _lanes(problem)[0], high - _lanes(problem)[0]
 
@@ -228,7 +228,7 @@ def _floats(problem: Problem) -> jax.Array:
 
 
 def _scratch(form: Form, q: jax.Array, kv: jax.Array, ids: int, value_lanes: int, new: jax.Array | None) -> list:
-    """In the order of `Refs`."""
+    """Return the kernel's scratch memory, in the order of `Refs`."""
     sides, heads, page, width = kv.shape[2:]
     block = q.shape[1:3] if form.packed else (heads, form.group, form.queries)
     block = (form.queries, form.group) if form.by_token else block

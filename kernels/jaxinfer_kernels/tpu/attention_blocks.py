@@ -18,7 +18,7 @@ LEAST_KEYS = 256
 
 @dataclass(frozen=True)
 class TpuBlocks:
-    """How one attention call is cut.
+    """Tile sizes of one attention call.
 
     keys: keys a tile, rounded up to whole pages. query_tokens: tokens of a long row at once, 16 times a power of two.
     cores: TensorCores that share a call (2 on v4 and v5p, whose cores are one device; else 1). long_keys: keys a tile
@@ -42,8 +42,8 @@ class TpuBlocks:
 
 
 MEASURED: dict[tuple[int, int, int, str], TpuBlocks] = {}
-"""By (KV heads, group, bytes of a key and value of a head, kind of device): sizes found better than the rule's. None
-were: nobody has run the kernel on a TPU yet."""
+"""Sizes found to be faster than the rule's, by KV heads, group, bytes of a key and value of a head, and kind of device.
+It is empty: nobody has run the kernel on a TPU yet."""
 
 
 def tpu_blocks(kv_heads: int, group: int, row_bytes: int, device: str = "") -> TpuBlocks:

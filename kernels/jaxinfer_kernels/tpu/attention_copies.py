@@ -1,4 +1,4 @@
-"""What the TPU attention kernel moves between HBM and its scratch memory, and waits for; two places for each kind."""
+"""Copies of the TPU attention kernel between HBM and scratch memory, double-buffered, and waits for them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ _AT_ONCE = 4
 
 
 class Form(NamedTuple):
-    """What is known when the kernel is traced.
+    """Static parameters of the traced kernel.
 
     queries: tokens a block holds; row m of its M rows is token m % queries of query head m // queries. packed: blocks
     lie along the first axis of q and out, [R, Hkv, M, W], and bring K and V of their tokens, which go into the pages;
     else they lie along tokens, [Hkv, G, T, W], at multiples of 16. by_token: they lie as [T, G, W], from any token, and
-    row m is token m // G of query head m % G; there is one KV head, whose G fills tiles. piece_rows, piece_pages: how
-    much of a block and of a tile is multiplied at once; pages that end a row are halved, down to least_pages. sub: rows
-    of a page that are written at once. value: lanes of V in its row.
+    row m is token m // G of query head m % G; there is one KV head, whose G fills tiles. piece_rows, piece_pages: rows
+    of a block and pages of a tile that are multiplied at once; pages that end a row are halved, down to least_pages.
+    sub: rows of a page that are written at once. value: lanes of V in its row.
     """
 
     queries: int
@@ -239,7 +239,7 @@ def _results(r: Refs, form: Form, item: jax.Array, side: jax.Array, act: Callabl
 
 
 def _tokens(form: Form, first: jax.Array, count: int) -> tuple[Any, ...]:
-    """Where so many tokens are in queries or results that are not packed."""
+    """Return the index of `count` tokens in queries or results that are not packed."""
     if form.by_token:
         return (pl.ds(first, count),)
     return slice(None), slice(None), pl.ds(pl.multiple_of(first, QUERY_STEP), count)

@@ -121,7 +121,7 @@ def _add_piece(
 
 
 def _queries(form: Form, side: Any, head: Any, piece: Any) -> tuple[Any, ...]:
-    """Where a piece of a block's rows is, among its queries or results; see `Form`."""
+    """Return the index of a piece of a block's rows in its queries or results; see `Form`."""
     if form.packed:
         return side, head
     if form.by_token:
@@ -132,7 +132,7 @@ def _queries(form: Form, side: Any, head: Any, piece: Any) -> tuple[Any, ...]:
 
 
 def _rows(form: Form, piece: Any) -> Any:
-    """Where it is among M rows."""
+    """Return the index of a piece among M rows."""
     return slice(None) if form.packed else pl.ds(pl.multiple_of(piece * form.piece_rows, 16), form.piece_rows)
 
 
@@ -149,7 +149,7 @@ def _token(form: Form, row: Any) -> Any:
 
 
 def _seen(form: Form, shape: tuple[int, ...], ahead: jax.Array) -> jax.Array:
-    """Which keys [rows, keys] a query sees. ahead: position of the first query less that of the first key."""
+    """Return the mask of keys that queries see, [rows, keys]. ahead: first query's position less the first key's."""
     query = _token(form, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
     behind = jax.lax.broadcasted_iota(jnp.int32, shape, 1) - query
     seen = behind <= ahead

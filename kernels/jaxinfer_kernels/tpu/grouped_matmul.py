@@ -77,7 +77,7 @@ def grouped_matmul_tpu(
 
 
 def _group_place(item: Any, group: Any, tile: Any, low: Any, high: Any, *layer: Any) -> tuple[Any, ...]:
-    """Of the weights of an item: the layer in a stack, and the group."""
+    """Return the index of an item's weights: the layer in a stack, if there is one, and the group."""
     del tile, low, high
     return *first(layer), group[item]
 

@@ -13,13 +13,12 @@ from jaxinfer_kernels.stack import Weights
 
 
 class Sides(NamedTuple):
-    """How scales, and zeros where there are any, lie in HBM and in a kernel's blocks.
+    """Layout of scales, and of zeros if there are any, in HBM and in a kernel's blocks.
 
-    NOTE: a kernel takes them as XLA lays them out by default, with N on the lanes unless G fills those too. Otherwise
-    XLA would copy them, for all experts, in every step.
+    NOTE: a kernel takes them in XLA's default layout, with N on the lanes unless G fills those too. Otherwise XLA would
+    copy them, for all experts, in every step.
 
-    count: arrays. groups: G. lanes_hold_groups: they lie as [..., N, G]; else as [..., G, N]. times: what scales are
-    multiplied by.
+    count: arrays. groups: G. lanes_hold_groups: they lie as [..., N, G]; else as [..., G, N]. times: factor of scales.
     """
 
     count: int
@@ -45,7 +44,7 @@ class Sides(NamedTuple):
         return [pl.BlockSpec((*[None] * lead, *block), index) for _ in range(self.count)]
 
     def scratch(self, columns: int, shape: tuple[int, int]) -> list[Any]:
-        """What `load` fills, where a kernel walks K in so many chunks of so many groups; the last may have fewer."""
+        """Return the scratch memory that `load` fills. shape: chunks of K, and most groups of a chunk."""
         return [pltpu.VMEM((*shape, columns), jnp.float32) for _ in range(self.count)]
 
     def load(self, blocks: Sequence[Any], scratch: Sequence[Any]) -> None:

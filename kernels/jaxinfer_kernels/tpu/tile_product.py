@@ -13,7 +13,7 @@ from jaxinfer_kernels.stack import Weights
 
 _CHUNKS = (1024, 512, 256, 128)
 _SHORT_CHUNKS = (512, 256, 128)
-"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e."""
+"""Chunks of K if widening takes more registers: for weights that are scaled early, and for e4m3 on v6e."""
 
 _LATE_COLUMNS, _EARLY_COLUMNS = 256, 512
 """Columns that are multiplied at once where scales belong to groups: sums of late scaling that fit the registers, and
@@ -38,8 +38,8 @@ class Tile(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How the product of a tile walks K. chunk: values of K widened at once; where it does not divide K, the rest comes
-    last. group: values of K that share a scale.
+    """Steps in which a tile's product walks K. chunk: values of K widened at once; a remainder comes last. group:
+    values of K that share a scale.
 
     early: scale weights before the product; else the product is scaled, once a group.
     """
@@ -77,9 +77,9 @@ def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype, zeros: bool 
 
 
 def sums_scratch(rows: int, groups: int, zeros: Weights | None) -> list[Any]:
-    """What holds the sums of x over groups, by as many as there are lanes, where several groups have zeros.
+    """Return scratch memory for the sums of x over groups, LANES groups at a time; none unless several have zeros.
 
-    Zeros come off a tile as one product, of these sums and zeros * scales. Taken off group by group, from its product
+    Zeros come off a tile as one product, of these sums and zeros * scales. Subtracted group by group, from its product
     or its weights, they would need more registers than there are.
     """
     if zeros is None or groups == 1:
