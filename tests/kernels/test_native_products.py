@@ -59,9 +59,13 @@ KINDS = {
     "groups-of-16": Kind(F32, I8, 16),
     "groups-of-32-zeros": Kind(F32, I8, 32, True),
     "groups-of-48-zeros-bfloat16": Kind(BF16, I8, 48, True),
+    "groups-of-96-bfloat16": Kind(BF16, I8, 96),
     "w4": Kind(F32, U8),
+    "w4-bfloat16": Kind(BF16, U8),
     "w4-groups-of-32-zeros": Kind(F32, U8, 32, True),
+    "w4-groups-of-32-bfloat16": Kind(BF16, U8, 32),
     "w4-groups-of-64-bfloat16": Kind(BF16, U8, 64),
+    "w4-groups-of-64-zeros-bfloat16": Kind(BF16, U8, 64, True),
     "w4-groups-of-16": Kind(F32, U8, 16),
 }
 KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -159,6 +163,14 @@ def test_any_shape_equals_the_oracle(columns: int, depth: int, kind: Kind) -> No
 def test_results_are_near_those_of_xla(kind: Kind) -> None:
     case = draw(kind, 9, 40, 160)
     assert worst_error(wide(run(case)), by_xla(case)) < XLA.get(kind.x, 1e-5)
+
+
+@pytest.mark.parametrize("weight", [I8, U8])
+@pytest.mark.parametrize("group", [352, 512, 544])
+def test_groups_about_as_long_as_a_step_equal_the_oracle(group: int, weight: Any) -> None:
+    for rows in (1, 61):
+        case = draw(Kind(BF16, weight, group, zeros=weight == U8), rows, 6, 4 * group)
+        assert case.error(run(case)) < TYPES[F32], rows
 
 
 @pytest.mark.parametrize("seeds", fixed_and_random_cases(4))

@@ -68,21 +68,43 @@ int64_t bytes_of(Type type, int64_t values) {
   return values * (type == Type::kFloat32 ? 4 : type == Type::kBFloat16 ? 2 : 1);
 }
 
-// Rows of x as float32, filled up with 0 to a multiple of kLanes.
-std::vector<float> widened(const void* x, Type type, int64_t rows, int64_t depth, int64_t stride) {
-  std::vector<float> found(rows * stride);
-  for (int64_t row = 0; row < rows; ++row) {
-    float* to = &found[row * stride];
-    if (type == Type::kFloat32) {
-      std::copy_n(static_cast<const float*>(x) + row * depth, depth, to);
-      continue;
-    }
-    const uint16_t* from = static_cast<const uint16_t*>(x) + row * depth;
-    for (int64_t k = 0; k < depth; ++k) {
-      const uint32_t bits = static_cast<uint32_t>(from[k]) << 16;
-      std::memcpy(to + k, &bits, sizeof bits);
-    }
+// How a kernel takes rows of x. The last two are of bfloat16, and copied.
+enum class Way { kAsTheyAre, kAsFloats, kHalvesInTurn };
+
+Way way_of(Type x, Type w, int64_t depth, int64_t group, bool zeros) {
+  if (x != Type::kBFloat16) return Way::kAsTheyAre;
+  if (kernels().multiply_bfloat16) {
+    if (w == Type::kBFloat16) return Way::kAsTheyAre;
+    const bool fits = group == depth ? !zeros : group % kInt4Block == 0 && group <= kMostPaired;
+    if (w == Type::kInt4 ? fits : w == Type::kInt8 && fits && !zeros) return Way::kHalvesInTurn;
   }
+  return Way::kAsFloats;
+}
+
+void widen(const uint16_t* from, int64_t depth, float* to) {
+  for (int64_t k = 0; k < depth; ++k) {
+    const uint32_t bits = static_cast<uint32_t>(from[k]) << 16;
+    std::memcpy(to + k, &bits, sizeof bits);
+  }
+}
+
+void take_in_turn(const uint16_t* from, int64_t depth, uint16_t* to) {
+  constexpr int64_t kHalf = kInt4Block / 2;
+  int64_t k = 0;
+  for (; k + kInt4Block <= depth; k += kInt4Block)
+    for (int64_t i = 0; i < kHalf; ++i) to[k + 2 * i] = from[k + i], to[k + 2 * i + 1] = from[k + kHalf + i];
+  for (int64_t i = 0; k + i < depth; ++i) to[k + (i < kHalf ? 2 * i : 2 * (i - kHalf) + 1)] = from[k + i];
+}
+
+// Rows of x of bfloat16 in another way, each filled up with 0 to `stride` values.
+template <typename To, typename Copy>
+std::vector<To> copied(ffi::ThreadPool pool, const void* x, int64_t rows, int64_t depth, int64_t stride, Copy copy) {
+  constexpr int64_t kRows = 64;  // some microseconds of work
+  std::vector<To> found(rows * stride);
+  share(pool, (rows + kRows - 1) / kRows, [&](int64_t part) {
+    for (int64_t row = part * kRows; row < std::min((part + 1) * kRows, rows); ++row)
+      copy(static_cast<const uint16_t*>(x) + row * depth, depth, &found[row * stride]);
+  });
   return found;
 }
 
@@ -169,14 +191,18 @@ ffi::Error product(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w, ffi
   const Type w_type = type_of(w.element_type()), out_type = type_of(out->element_type());
   const int64_t total = rows_in_use(x.untyped_data(), count, bytes_of(x_type, depth));
   const void* data = x.untyped_data();
-  const int64_t stride_wide = (depth + kLanes - 1) / kLanes * kLanes;
-  std::vector<float> wide;
+  if (x_type == Type::kInt8 && w_type != Type::kInt8) return wrong("codes are multiplied with codes alone");
   int64_t stride = depth;
-  const bool alike = x_type == w_type && (x_type != Type::kBFloat16 || kernels().multiply_bfloat16);
-  if (!alike && x_type != Type::kFloat32) {
-    if (x_type == Type::kInt8) return wrong("codes are multiplied with codes alone");
-    wide = widened(data, x_type, total, depth, stride_wide);
-    data = wide.data(), x_type = Type::kFloat32, stride = stride_wide;
+  std::vector<float> wide;
+  std::vector<uint16_t> in_turn;
+  const Way way = way_of(x_type, w_type, depth, depth / groups, zeros.element_count());
+  if (way != Way::kAsTheyAre) stride = (depth + kInt4Block - 1) / kInt4Block * kInt4Block;
+  if (way == Way::kAsFloats) {
+    wide = copied<float>(pool, data, total, depth, stride, widen);
+    data = wide.data(), x_type = Type::kFloat32;
+  } else if (way == Way::kHalvesInTurn) {
+    in_turn = copied<uint16_t>(pool, data, total, depth, stride, take_in_turn);
+    data = in_turn.data();
   }
 
   const auto multiply = x_type == Type::kFloat32 ? kernels().multiply

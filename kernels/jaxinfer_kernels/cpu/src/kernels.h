@@ -15,8 +15,9 @@ constexpr int64_t kInt4Block = 32;
 // Rows [begin, end) of x times the transpose of one matrix: out[t, n] = sum over k of x[t, k] * w[n, k], times scales
 // if there are any: w counts as (code - zero) * scale with a scale, and maybe a zero, for each group of a row's values.
 //
-// x: [*, K] of x_type; if that is not the matrix's, float32, with rows of `stride` elements, which beyond K are 0 up to
-// a multiple of kLanes. out: [*, N] of out_type.
+// x: [*, K] of x_type, with rows of `stride` elements. If its type is not the matrix's, a row is filled up with 0 to a
+// multiple of kInt4Block, and values of bfloat16 take turns: in a block each of its first half is followed by that which
+// lies half a block further. out: [*, N] of out_type.
 struct Product {
   const void* x;
   Type x_type;
@@ -32,8 +33,10 @@ struct Product {
   Type out_type;
 };
 
-// Lanes of float32 in the widest vector: rows of x are filled up to a multiple, and groups must be one.
+// Lanes of float32 in the widest vector: groups must be a multiple.
 constexpr int64_t kLanes = 16;
+// The longest groups of codes that are multiplied with bfloat16.
+constexpr int64_t kMostPaired = 512;
 
 // What pages hold, and `held_type` of attention.py.
 enum class Held : int32_t { kFloat32, kBFloat16, kFloat16, kFloat8E4M3, kFloat8E5M2, kInt8 };
@@ -68,9 +71,10 @@ struct Queries {
 
 struct Kernels {
   const char* name;
-  // The product's rows [first, last) of the matrix, if x is of float32; of int8, as is the matrix; of bfloat16, as is the
-  // matrix. The last may be null: x is then taken as float32. Sums have the same order whatever the rows of x and of the
-  // matrix.
+  // The product's rows [first, last) of the matrix, if x is of float32; of int8, as is the matrix; of bfloat16, with a
+  // matrix of bfloat16 or of codes: of int8 without zeros, of int4 with zeros for groups alone, in groups that are a
+  // multiple of kInt4Block up to kMostPaired, or whole rows. The last may be null: x is then taken as float32. Sums have
+  // the same order whatever the rows of x and of the matrix.
   void (*multiply)(const Product& product, int64_t first, int64_t last);
   void (*multiply_codes)(const Product& product, int64_t first, int64_t last);
   void (*multiply_bfloat16)(const Product& product, int64_t first, int64_t last);

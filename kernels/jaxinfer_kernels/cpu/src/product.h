@@ -38,23 +38,31 @@ void put(const Product& product, int64_t row, int64_t column, const float (&valu
 
 // How a matrix is held, each row's columns in groups. Each form has
 //
+//     Sums                         by which `accumulate` its values are multiplied
 //     kLine                        how many values lie in a line of the cache
-//     kVectors                     how many vectors `load` gives
 //     kIsDecoded                   whether it pays to decode values once that several tiles multiply
+//     whole()                      columns that are added as a whole
+//     prefetch(row, k)
+//     finish(row, total)           the sum of a row's products, times what was left out of its values
+//
+// Those of this file have, besides,
+//
+//     kVectors                     how many vectors `load` gives
 //     Scale                        what the values of a group of a row share
 //     group()                      columns of a group; of the last one, maybe more than there are
 //     scale(row, group)
 //     load(row, k, scale, to)      values from column k on, as float32
 //     load_some(row, k, count, scale)  as above one vector, of a last group that is no multiple of what `load` gives
-//     prefetch(row, k)
-//     finish(row, total)           the sum of a row's products, times what was left out of its values
 
 struct None {};
+struct OfFloats {};  // values become float32
+constexpr int64_t kLines = 2 * kLineBytes;  // values in whole lines, of whatever type
 
 // Values that count as they are, or codes with one scale a row.
 template <typename W>
 class Plain {
  public:
+  using Sums = OfFloats;
   static constexpr int64_t kLine = kLineBytes / sizeof(W);
   static constexpr int kVectors = 1;
   static constexpr bool kIsDecoded = !std::is_same_v<W, float>;
@@ -63,6 +71,7 @@ class Plain {
   explicit Plain(const Product& product)
       : depth_(product.depth), w_(static_cast<const W*>(product.w)), scales_(product.scales) {}
 
+  int64_t whole() const { return kLines; }
   int64_t group() const { return depth_; }
   Scale scale(int64_t, int64_t) const { return {}; }
   void load(int64_t row, int64_t k, Scale, Floats (&to)[1]) const { to[0] = jaxinfer::load(at(row, k)); }
@@ -84,6 +93,7 @@ class Plain {
 template <bool kZeros>
 class Grouped {
  public:
+  using Sums = OfFloats;
   static constexpr int64_t kLine = kLineBytes;
   static constexpr int kVectors = 1;
   static constexpr bool kIsDecoded = true;
@@ -93,6 +103,7 @@ class Grouped {
 
   explicit Grouped(const Product& product) : product_(product), groups_(product.depth / product.group) {}
 
+  int64_t whole() const { return kLines; }
   int64_t group() const { return product_.group; }
   Scale scale(int64_t row, int64_t group) const {
     const int64_t place = row * groups_ + group;
@@ -120,6 +131,7 @@ class Grouped {
 template <bool kZeros>
 class Packed {
  public:
+  using Sums = OfFloats;
   static constexpr int64_t kLine = 2 * kLineBytes;
   static constexpr int kVectors = kInt4Block / kWidth;
   static constexpr bool kIsDecoded = true;
@@ -127,6 +139,7 @@ class Packed {
 
   explicit Packed(const Product& product) : product_(product), groups_(product.depth / product.group) {}
 
+  int64_t whole() const { return kLines; }
   int64_t group() const { return product_.group; }
   Scale scale(int64_t row, int64_t group) const {
     if (!kZeros && groups_ == 1) return Int4Values::of<kZeros>(1, 0);
@@ -157,9 +170,31 @@ class Packed {
   const int64_t groups_;
 };
 
-// Decodes columns [low, high) of kColumns rows, for `Decoded`.
+// Rows from `row` on of a matrix, decoded from column `low` on: what `decode` gives.
+class Decoded {
+ public:
+  using Sums = OfFloats;
+  static constexpr int kVectors = 1;
+  using Scale = None;
+
+  Decoded(const float* values, int64_t row, int64_t low) : values_(values), row_(row), low_(low) {}
+
+  int64_t group() const { return int64_t{1} << 62; }  // all columns
+  Scale scale(int64_t, int64_t) const { return {}; }
+  void load(int64_t row, int64_t k, Scale, Floats (&to)[1]) const { to[0] = read<Floats>(at(row, k)); }
+  Floats load_some(int64_t row, int64_t k, int64_t, Scale) const { return read<Floats>(at(row, k)); }
+
+ private:
+  const float* at(int64_t row, int64_t k) const { return values_ + (row - row_) * kStep + k - low_; }
+
+  const float* const values_;
+  const int64_t row_, low_;
+};
+
+// Decodes columns [low, high) of kColumns rows into memory of kStepBytes for each.
 template <int kColumns, typename Matrix>
-void decode(const Matrix& matrix, int64_t row, int64_t low, int64_t high, float* to) {
+Decoded decode(OfFloats, const Matrix& matrix, int64_t row, int64_t low, int64_t high, void* memory) {
+  float* to = static_cast<float*>(memory);
   constexpr int64_t kSpan = Matrix::kVectors * kWidth;
   int64_t k = low;
   for (int64_t group = low / matrix.group(); k < high; ++group) {
@@ -182,35 +217,16 @@ void decode(const Matrix& matrix, int64_t row, int64_t low, int64_t high, float*
       }
     k = stop;
   }
+  return {to, row, low};
 }
-
-// Rows from `row` on of a matrix, decoded from column `low` on.
-class Decoded {
- public:
-  static constexpr int kVectors = 1;
-  using Scale = None;
-
-  Decoded(const float* values, int64_t row, int64_t low) : values_(values), row_(row), low_(low) {}
-
-  int64_t group() const { return int64_t{1} << 62; }  // all columns
-  Scale scale(int64_t, int64_t) const { return {}; }
-  void load(int64_t row, int64_t k, Scale, Floats (&to)[1]) const { to[0] = read<Floats>(at(row, k)); }
-  Floats load_some(int64_t row, int64_t k, int64_t, Scale) const { return read<Floats>(at(row, k)); }
-
- private:
-  const float* at(int64_t row, int64_t k) const { return values_ + (row - row_) * kStep + k - low_; }
-
-  const float* const values_;
-  const int64_t row_, low_;
-};
 
 // Adds to the sums of a tile, which begins at that row of x and that of the matrix, the products of columns [low, high)
 // of both. Rows of the tile from `last` on repeat the one before it; `finish` drops them. kAhead: whether the tile
 // beside it, which comes next, is fetched meanwhile: rows of a matrix may be too short for the processor to see where
 // they go on.
 template <int kRows, int kColumns, bool kAhead, typename Matrix>
-void accumulate(const Product& product, const Matrix& matrix, int64_t row, int64_t last, int64_t column, int64_t low,
-                int64_t high, Floats (&total)[kRows][kColumns]) {
+void accumulate(OfFloats, const Product& product, const Matrix& matrix, int64_t row, int64_t last, int64_t column,
+                int64_t low, int64_t high, Floats (&total)[kRows][kColumns]) {
   constexpr int64_t kSpan = Matrix::kVectors * kWidth;
   const float* x[kRows];
   for (int i = 0; i < kRows; ++i)
@@ -268,10 +284,11 @@ void with_rows(int64_t rows, const Body& body) {
 // Rows of x [begin, end), which are one tile, and all of the matrix's from first to last.
 template <int kRows, int kColumns, typename Matrix>
 void across(const Product& product, const Matrix& matrix, int64_t begin, int64_t end, int64_t first, int64_t last) {
+  using Sums = typename Matrix::Sums;
   int64_t column = first;
   const auto tile = [&](auto columns) {
     Floats sums[kRows][columns.value] = {};
-    accumulate<kRows, columns.value, true>(product, matrix, begin, end, column, 0, product.depth, sums);
+    accumulate<kRows, columns.value, true>(Sums(), product, matrix, begin, end, column, 0, product.depth, sums);
     finish<kRows, columns.value>(product, matrix, begin, end, column, sums);
     column += columns.value;
   };
@@ -279,10 +296,10 @@ void across(const Product& product, const Matrix& matrix, int64_t begin, int64_t
   while (column < last) tile(std::integral_constant<int, 1>());
 }
 
-// Steps of about the same length, of whole lines.
-inline int64_t step_of(int64_t depth, int64_t most) {
-  const int64_t steps = (depth + most - 1) / most, line = 2 * kLineBytes;
-  return ((depth + steps - 1) / steps + line - 1) / line * line;
+// Steps of about the same length, each a multiple of `whole`.
+inline int64_t step_of(int64_t depth, int64_t most, int64_t whole) {
+  const int64_t steps = (depth + most - 1) / most, step = (depth + steps - 1) / steps;
+  return least((step + whole - 1) / whole, most / whole) * whole;
 }
 
 // Tiles below each other, of kTileRows of the rows of x [begin, end) and one of what is left. All of their sums are
@@ -290,7 +307,8 @@ inline int64_t step_of(int64_t depth, int64_t most) {
 // tiles.
 template <int kColumns, typename Matrix>
 void pile(const Product& product, const Matrix& matrix, int64_t begin, int64_t end, int64_t column) {
-  alignas(kLineBytes) float decoded[Matrix::kIsDecoded ? kColumns * kStep : 1];
+  using Sums = typename Matrix::Sums;
+  alignas(kLineBytes) char decoded[Matrix::kIsDecoded ? kColumns * kStepBytes : 1];
   Floats sums[kPile + 1][kTileRows][kColumns] = {};
   const auto tiles = [&](const auto& each) {  // each(rows, row, its sums)
     int64_t row = begin;
@@ -301,18 +319,18 @@ void pile(const Product& product, const Matrix& matrix, int64_t begin, int64_t e
       if constexpr (rows.value <= kTileRows) each(rows, row, reinterpret_cast<Floats(&)[rows.value][kColumns]>(*of));
     });
   };
-  const int64_t step = step_of(product.depth, product.x_type == Type::kFloat32 ? kStep : 2 * kStep);
+  const int64_t bytes = product.x_type == Type::kFloat32 ? sizeof(float) : sizeof(BFloat16);
+  const int64_t step = step_of(product.depth, kStepBytes / bytes, matrix.whole());
   for (int64_t low = 0; low < product.depth; low += step) {
     const int64_t high = least(low + step, product.depth);
     const auto add = [&](const auto& values) {
       tiles([&](auto rows, int64_t row, auto& of) {
-        constexpr bool kAhead = !std::is_same_v<std::decay_t<decltype(values)>, Decoded>;
-        accumulate<rows.value, kColumns, kAhead>(product, values, row, end, column, low, high, of);
+        constexpr bool kAhead = std::is_same_v<decltype(values), const Matrix&>;
+        accumulate<rows.value, kColumns, kAhead>(Sums(), product, values, row, end, column, low, high, of);
       });
     };
     if constexpr (Matrix::kIsDecoded) {
-      decode<kColumns>(matrix, column, low, high, decoded);
-      add(Decoded(decoded, column, low));
+      add(decode<kColumns>(Sums(), matrix, column, low, high, decoded));
     } else {
       add(matrix);
     }
