@@ -184,6 +184,7 @@ make_environment() {
     say "making ${venv##*/} with $("$python" --version)${extras:+ and $extras}: 0.8 GB or more, in a minute or a few"
     create "$venv" "$python" || return
   fi
+  trap 'say "set-up was interrupted; the next command goes on with it"; exit 130' INT
   # Most of the kernels are compiled while packages are downloaded; what is wrong is said when the rest is.
   build_native "$python" --ahead 2>/dev/null 9>&- &
   ahead=$!
@@ -192,6 +193,7 @@ make_environment() {
   wait "$ahead"
   printf '%s\n' "$(fingerprint "$venv/bin/python")" "$extras" "$repository" >"$venv/stamp.new"
   mv "$venv/stamp.new" "$venv/stamp"
+  trap - INT
 }
 
 # ensure_environment VENV EXTRA...: returns non-zero, with the reason on stderr, where it cannot be made.

@@ -1,16 +1,16 @@
 """Flags into settings: tyro reads them; what it refuses is told as every other error of this program."""
 
 import contextlib
-import inspect
 import io
 import re
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import tyro
 
 from jaxinfer.cli.absent_flags import refuse_absent_flags
-from jaxinfer.cli.help_text import flowing_doc
+from jaxinfer.cli.help_text import with_flowing_help
 from jaxinfer.cli.list_flags import form_of, with_model_apart
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.other_values import hint
@@ -26,10 +26,9 @@ def parse_flags(
     has_model: whether a file names the model. options: of tyro.cli.
     """
     refuse_absent_flags(arguments)
-    if inspect.isfunction(kind):
-        kind.__doc__ = flowing_doc(kind)
     options = {"config": (tyro.conf.DisallowNone,), **options}
     arguments = with_model_apart(arguments, form_of(kind), has_model=has_model)
+    kind = with_flowing_help(kind) if isinstance(kind, FunctionType) else kind
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -1,8 +1,18 @@
 """Texts of flags as one flowing text each: tyro keeps the breaks of lines that are indented, as a docstring's are."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Annotated, Any, get_type_hints
 
 import docstring_parser
+import tyro
+
+_NOTHING = ("None", "")
+TOLD_DEFAULT = tyro.conf.arg(
+    help_behavior_hint=lambda default: f"(default: {default})" if default not in _NOTHING else ""
+)
+"""Mark of a flag whose help says no default where that is nothing: its text says what holds then."""
 
 
 def flowing_doc(described: Any) -> str:
@@ -14,3 +24,14 @@ def flowing_doc(described: Any) -> str:
     texts = [(each.arg_name, " ".join((each.description or "").split())) for each in doc.params]
     told = "\n".join(f"    {name}: {text}" for name, text in texts)
     return f"{doc.short_description or ''}\n\nArgs:\n{told}\n"
+
+
+def with_flowing_help(function: FunctionType) -> Callable[..., Any]:
+    """Return a copy of a function of flags for tyro: each text flows, and no flag tells that its default is nothing."""
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__doc__ = flowing_doc(function)
+    hints = get_type_hints(function, include_extras=True)
+    optional = [each.name for each in inspect.signature(function).parameters.values() if each.default is not each.empty]
+    copy.__annotations__ = hints | {name: Annotated[hints[name], TOLD_DEFAULT] for name in optional}
+    return copy

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _flags(
-    model: Annotated[str, tyro.conf.Positional] = "demo",
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[MODEL]")] = "demo",
     dtype: DType = "auto",
     architecture: str | None = None,
     ignore_config_keys: tuple[str, ...] = (),

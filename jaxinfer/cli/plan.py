@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _flags(
-    model: Annotated[str, tyro.conf.Positional] = "demo",
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[MODEL]")] = "demo",
     mesh: tuple[str, ...] = (),
     sweep: int | None = None,
     fit: bool = False,

@@ -11,7 +11,7 @@ import yaml
 
 from jaxinfer.cli.aliases import with_our_names
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.cli.help_text import flowing_doc
+from jaxinfer.cli.help_text import TOLD_DEFAULT, flowing_doc
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
@@ -34,8 +34,6 @@ _CONFIG = Annotated[
 ]
 ONE_AT_A_TIME = EngineConfig(runner=RunnerConfig(lazy_compile=True))
 """Defaults of the commands that serve one person: a conversation uses few of the programs that many requests need."""
-
-_NOTHING = ("None", "")
 
 
 def parse_settings(
@@ -84,9 +82,8 @@ def _shown(group: Any) -> Any:
     """The group as one of a subclass, whose help says no default where that is nothing: the texts say what holds."""
     kind = type(group)
     hints = get_type_hints(kind, include_extras=True)
-    hint = tyro.conf.arg(help_behavior_hint=lambda default: f"(default: {default})" if default not in _NOTHING else "")
     fields = [
-        (field.name, Annotated[hints[field.name], hint], dataclasses.field(default=getattr(group, field.name)))
+        (field.name, Annotated[hints[field.name], TOLD_DEFAULT], dataclasses.field(default=getattr(group, field.name)))
         for field in dataclasses.fields(group)
     ]
     namespace = {"__doc__": flowing_doc(kind)}

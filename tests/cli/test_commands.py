@@ -174,8 +174,14 @@ def _goes_on(line: str, after: str) -> bool:
     return begins[1] > 1 and begins[0] == begins[1] and not after.lstrip().startswith("─")
 
 
-def test_help_says_that_the_model_may_be_left_out() -> None:
-    told = help_of("serve")
+@pytest.mark.parametrize("command", ["serve", "chat", "generate", "plan", "inspect", "convert"])
+def test_help_tells_no_default_that_is_nothing(command: str) -> None:
+    assert re.findall(r"\(default:\s+(?:None)?\)", help_of(command)) == []
+
+
+@pytest.mark.parametrize("command", ["serve", "plan", "inspect"])
+def test_help_says_that_the_model_may_be_left_out(command: str) -> None:
+    told = help_of(command)
     assert "[OPTIONS] [MODEL]" in told
     assert "`demo`" in told
     assert "{None}" not in told
@@ -283,7 +289,7 @@ def test_programs_of_the_cache_are_told(tmp_path: Path) -> None:
     flags = [*sizes, "--no-lazy-compile", "--compile-cache-dir", str(tmp_path), "--max-tokens", "1", "--prompt", "a"]
     told = [call("generate", *flags).stderr for _ in range(2)]
     # A slow machine tells how far it is in between.
-    begun = r"^preparing (\d+) programs\n(?:\d+ of \1 programs\n)*0 of \1 programs came from the cache\n"
+    begun = r"^preparing (\d+) programs\n(?:\d+ of \1 programs\n)*\1 programs were compiled\n"
     found = re.search(begun, told[0], re.MULTILINE)
     assert found is not None, told[0]
     assert f"{found.group(1)} of {found.group(1)} programs came from the cache\n" in told[1]
