@@ -23,7 +23,7 @@ from benchmarks.report import write_json
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.call_stream import CallReader, CallWriter
-from jaxinfer.engine.device.calls import Call, Forward, Sample, SetMasks, encode
+from jaxinfer.engine.device.calls import Call, Forward, SetMasks, encode
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
@@ -120,13 +120,13 @@ def main() -> None:
         parser.error("--turns must be at least 1")
     steps = [(f"decode, {rows} rows", make_step(StepKind.DECODE, rows)) for rows in DECODE_ROWS]
     steps += [(f"mixed, {tokens} tokens", make_step(StepKind.MIXED, tokens)) for tokens in PROMPT_TOKENS]
-    timed: list[tuple[str, Sequence[Call]]] = [(name, (Forward(10_000, step), Sample(10_000))) for name, step in steps]
+    timed: list[tuple[str, Sequence[Call]]] = [(name, (Forward(step),)) for name, step in steps]
     timed += [(f"masks, {rows} rows", (SetMasks(Packer(SHAPES).no_masks(rows)),)) for rows in MASK_ROWS]
     rows = [time_calls(name, own, options.turns) for name, own in timed]
     print(f"{'step':>20} {'write µs':>9} {'read µs':>9} {'bytes':>8}")
     for row in rows:
         print(f"{row.step:>20} {row.write_us[0]:9.2f} {row.read_us[0]:9.2f} {row.bytes:8}")
-    data = encode(Forward(0, steps[len(DECODE_ROWS) - 1][1]))
+    data = encode(Forward(steps[len(DECODE_ROWS) - 1][1]))
     digests = {
         name: microseconds(lambda digest=digest: digest(data), options.turns) for name, digest in DIGESTS.items()
     }

@@ -133,10 +133,10 @@ def _turn(runner: Any, steps: int) -> dict[str, list[float]]:
             forwarded = watch.time("forward", runner.forward, step)
             sampled = watch.time("sample", runner.sample, step, forwarded)
         jax.block_until_ready(sampled.sampled.tokens)
-        watch.time("read", runner.collect, sampled)
+        watch.time("read", runner.result, sampled)
         with hold:
-            burst = watch.time("burst", runner.decode_steps, several)
-        jax.block_until_ready(burst.tokens)
+            burst = watch.time("burst", runner.burst, several)
+        jax.block_until_ready(burst.sampled.tokens)
     return {part: found[_WARM:] for part, found in watch.times.items()}
 
 

@@ -77,8 +77,8 @@ class TimedRunner(SimulatedRunner):
     dispatched = 0.0
     device_seconds = 0.0
 
-    def sample(self, step, forwarded):
-        handle = super().sample(step, forwarded)
+    def sample(self, step, begun):
+        handle = super().sample(step, begun)
         self.dispatched = time.perf_counter()
         return handle
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.calls import Forward
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.packed import PackedForward
@@ -27,12 +28,12 @@ class ChattyRunner(SimulatedRunner):
         self._collected = 0
         self.last: PackedForward | None = None
 
-    def sample(self, step: PackedForward, forwarded: float):
+    def sample(self, step: PackedForward, begun: float):
         self.last = step
-        return super().sample(step, forwarded)
+        return super().sample(step, begun)
 
-    def collect(self, handle) -> StepResult:
-        result = super().collect(handle)
+    def collect(self, index: int) -> StepResult:
+        result = super().collect(index)
         count, self._collected = len(result.tokens), self._collected + 1
         first = self._collected * 7919 % (len(self._ids) - count)
         return result._replace(tokens=self._ids[first : first + count, None])
@@ -85,12 +86,11 @@ def bare_rate(core: EngineCore, steps: int, device: ChattyRunner | None = None) 
     assert isinstance(runner, ChattyRunner)
     step = runner.last
     assert step is not None
-    ahead, tokens = runner.sample(step, runner.forward(step)), 0
-    start = time.perf_counter()
-    for _ in range(steps):
-        following = runner.sample(step, runner.forward(step))
-        tokens += len(runner.collect(ahead).tokens)
-        ahead = following
+    runner.submit(Forward(step._replace(index=0)))
+    tokens, start = 0, time.perf_counter()
+    for index in range(steps):
+        runner.submit(Forward(step._replace(index=index + 1)))
+        tokens += len(runner.collect(index).tokens)
     seconds = time.perf_counter() - start
-    runner.collect(ahead)
+    runner.collect(steps)
     return tokens / seconds

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from jaxinfer import LLM, SamplingParams
+from jaxinfer.engine.device.calls import Call, Forward, sampled_by
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.text.request_output import OutputCollector
 
@@ -108,20 +109,18 @@ class _Recorder:
         self.spans.append(Span(what, self.mark, now))
         self.mark = now
 
-    def forward(self, step: Any) -> Any:
-        self.lap("schedule")
-        return self._runner.forward(step)
+    def submit(self, call: Call) -> None:
+        if isinstance(call, Forward):
+            self.lap("schedule")
+        self._runner.submit(call)
+        if (index := sampled_by(call)) is not None:
+            self.watch.note(self.mark, self._runner._in_flight[index].sampled.tokens)
+            self.lap("dispatch")
 
-    def sample(self, step: Any, forwarded: Any) -> Any:
-        handle = self._runner.sample(step, forwarded)
-        self.watch.note(self.mark, handle.sampled.tokens)
-        self.lap("dispatch")
-        return handle
-
-    def collect(self, handle: Any) -> Any:
+    def collect(self, index: int) -> Any:
         # Between dispatch and here nothing is done.
         self.mark = time.perf_counter()
-        result = self._runner.collect(handle)
+        result = self._runner.collect(index)
         self.lap("wait")
         return result
 

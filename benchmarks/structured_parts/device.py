@@ -7,9 +7,10 @@ from tokenizers import Tokenizer
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.calls import InitSlots, SetMasks, Write
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks
+from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
@@ -31,25 +32,27 @@ class LegalRunner(SimulatedRunner):
         self._random, self._quote = np.random.default_rng(0), quote
         self._drawn: list[np.ndarray] = []
 
-    def init_slots(self, packed: np.ndarray) -> None:
-        """A slot is nobody's with a mask until one is sent."""
-        self._masked[self._layouts_of.admit.views(packed)["slot"]] = False
-        super().init_slots(packed)
+    def write(self, call: Write) -> None:
+        """Keep masks here; the device would only copy them. A slot's one place has its number: nothing drafts."""
+        match call:
+            case SetMasks(packed):
+                view = self._layouts_of.masks(packed.bucket).views(packed.array)
+                self._current[view["places"]] = view["masks"]
+                self._masked[view["places"]] = True
+            case InitSlots(packed):  # a slot is nobody's with a mask until one is sent
+                self._masked[self._layouts_of.admit.views(packed)["slot"]] = False
+                super().write(call)
+            case _:
+                super().write(call)
 
-    def set_masks(self, packed: PackedMasks) -> None:
-        """Kept here; the device would only copy them. A slot's one place has its number: nothing drafts."""
-        view = self._layouts_of.masks(packed.bucket).views(packed.array)
-        self._current[view["places"]] = view["masks"]
-        self._masked[view["places"]] = True
-
-    def sample(self, step: PackedForward, forwarded: float):
+    def sample(self, step: PackedForward, begun: float):
         """Draws from the masks as they are now."""
         self._drawn.append(self._draw(self._sampling_slots(step)))
-        return super().sample(step, forwarded)
+        return super().sample(step, begun)
 
-    def collect(self, handle) -> StepResult:
+    def collect(self, index: int) -> StepResult:
         """Return the step's result with the tokens that were drawn."""
-        result, tokens = super().collect(handle), self._drawn.pop(0)
+        result, tokens = super().collect(index), self._drawn.pop(0)
         return result._replace(tokens=tokens[: len(result.tokens), None])
 
     def _sampling_slots(self, step: PackedForward) -> np.ndarray:

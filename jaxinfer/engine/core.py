@@ -12,6 +12,7 @@ import numpy as np
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.constraint import Constraints, ConstraintStats, Matcher, MatcherError
+from jaxinfer.engine.device.calls import Reset
 from jaxinfer.engine.device.in_flight import InFlightSteps, ReadDrafts, StepFault
 from jaxinfer.engine.device.runner import Drafts, Runner
 from jaxinfer.engine.fast_forward import FastForward, ForcedRun
@@ -364,7 +365,7 @@ class EngineCore:
         discarded = self.in_flight.discard()
         self.timer.in_flight = False
         self._retiring.clear()
-        self.runner.reset()
+        self.runner.submit(Reset())
         self._masks.forget()
         for sequence in self.scheduler.retry(discarded):
             error = f"computing the next token failed with {failure} (tries: {sequence.failures})"

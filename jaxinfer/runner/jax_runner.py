@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxinfer.engine.device.runner import DeviceMemory, Drafts, ExpertTokens, LatePrograms
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
+from jaxinfer.engine.device.device_runner import DeviceRunner
+from jaxinfer.engine.device.runner import Drafts, RunnerStatus
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -60,7 +62,7 @@ class DraftedStep(NamedTuple):
     load: StepLoad
 
 
-class JaxRunner:
+class JaxRunner(DeviceRunner):
     """Weights, KV blocks and slot state of one engine, and the programs over them.
 
     Everything on the device is updated by donation; steps run in the order of dispatch.
@@ -75,6 +77,7 @@ class JaxRunner:
         store: ProgramStore | None = None,
         expert_placement_steps: int = 0,
     ):
+        super().__init__()
         self.shapes = shapes
         self.model = model
         self.programs = Programs(model, shapes, options, store)
@@ -91,21 +94,6 @@ class JaxRunner:
         """Blocks of every group, and features. Made when first used: compiling for a GPU tries products out, and needs
         room."""
         return self._make_kv()
-
-    @property
-    def compiles_after_ready(self) -> int:
-        """Compilations in this process since `warm_up` ended."""
-        return compile_counter.count - self._compiles_at_ready
-
-    @property
-    def compiling(self) -> bool:
-        """True while a program is made in the midst of a step (`lazy_compile`)."""
-        return self.programs.compiling
-
-    @property
-    def late_programs(self) -> LatePrograms:
-        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
-        return self.programs.late
 
     @property
     def making_seconds(self) -> MakingSeconds:
@@ -130,15 +118,17 @@ class JaxRunner:
                 self.model = self._moves.warm_up(self.model)
         self._compiles_at_ready = compile_counter.count
 
-    def init_slots(self, packed: np.ndarray) -> None:
-        program = self.programs["admit", 0]
-        self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
-
-    def set_history(self, packed: PackedHistory) -> None:
-        self._state = self.programs["history", packed.bucket](self._state, packed.array)
-
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        self.kv = self.programs["copies", 0](self.kv, packed)
+    def write(self, call: Write) -> None:
+        match call:
+            case InitSlots(packed):
+                program = self.programs["admit", 0]
+                self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
+            case SetHistory(packed):
+                self._state = self.programs["history", packed.bucket](self._state, packed.array)
+            case SetMasks(packed):
+                self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
+            case CopyBlocks(packed):
+                self.kv = self.programs["copies", 0](self.kv, packed)
 
     def forward(self, step: PackedForward) -> Forwarded:
         program, (newest, _, history) = self.programs[step.kind, step.bucket], self._state
@@ -151,14 +141,11 @@ class JaxRunner:
         self._place_experts()
         return Forwarded(out.hidden, out.scored, load)
 
-    def sample(self, step: PackedForward, forwarded: Forwarded) -> StepInFlight:
+    def sample(self, step: PackedForward, begun: Forwarded) -> StepInFlight:
         if not step.num_scored:
-            return StepInFlight(SampledStep(step, forwarded.hidden, None), forwarded.load)
-        sampled = self._sample(step.scored_bucket, forwarded)
-        return StepInFlight(SampledStep.begun(step, forwarded.hidden, sampled), forwarded.load)
-
-    def set_masks(self, packed: PackedMasks) -> None:
-        self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
+            return StepInFlight(SampledStep(step, begun.hidden, None), begun.load)
+        sampled = self._sample(step.scored_bucket, begun)
+        return StepInFlight(SampledStep.begun(step, begun.hidden, sampled), begun.load)
 
     def burst(self, step: PackedBurst) -> BurstInFlight:
         program = self.programs[step.kind, step.bucket]
@@ -168,7 +155,7 @@ class JaxRunner:
         self.kv, self._tables, self._state = out.kv, out.tables, out.state
         load = self._load.dispatch(out.load)
         self._place_experts()
-        return self._in_flight(step, out, load)
+        return self._burst_in_flight(step, out, load)
 
     def draft(self, step: PackedBurst) -> DraftedStep:
         model, state = self.model, (self._state, self._params)
@@ -182,27 +169,34 @@ class JaxRunner:
         self._place_experts()
         return DraftedStep(drafted, out.hidden, load)
 
-    def read_drafts(self, step: PackedBurst, drafted: DraftedStep) -> Drafts:
-        found: Any = Drafted.unpacked(step.of_rows(np.asarray(drafted.drafted)))
+    def drafts(self, step: PackedBurst, begun: DraftedStep) -> Drafts:
+        found: Any = Drafted.unpacked(step.of_rows(np.asarray(begun.drafted)))
         return Drafts(found.drafts, found.count)
 
-    def verify(self, step: PackedBurst, drafted: DraftedStep, counts: np.ndarray) -> BurstInFlight:
+    def verify(self, step: PackedBurst, begun: DraftedStep, counts: np.ndarray) -> BurstInFlight:
         legal = step.in_rows(counts, self.shapes.shards)
-        given = (self._state, self._params, self._masks, drafted.hidden, drafted.drafted, step.array, legal)
+        given = (self._state, self._params, self._masks, begun.hidden, begun.drafted, step.array, legal)
         out = self.programs["accept", step.bucket](self.model.head, *given)
         self._state = out.state
-        return self._in_flight(step, out, drafted.load)
+        return self._burst_in_flight(step, out, begun.load)
 
-    def _in_flight(self, step: PackedBurst, out: Burst | Accepted, load: StepLoad) -> BurstInFlight:
+    def _burst_in_flight(self, step: PackedBurst, out: Burst | Accepted, load: StepLoad) -> BurstInFlight:
         return BurstInFlight(BurstStep.begun(step, out.tokens, out.tokens, out.counts, out.logprobs), load)
 
-    def collect(self, handle: StepInFlight | BurstInFlight) -> StepResult:
-        result = handle.sampled.result()
-        self._load.collect(handle.load)
+    def result(self, started: StepInFlight | BurstInFlight) -> StepResult:
+        result = started.sampled.result()
+        self._load.collect(started.load)
         return result
 
-    def expert_load(self) -> ExpertTokens | None:
-        return self._load.read()
+    def status(self) -> RunnerStatus:
+        """A reading, as `Runner.status`."""
+        return RunnerStatus(
+            tuple(map(memory_of, self.model.mesh.devices.flat)),
+            self.programs.compiling,
+            self.programs.late,
+            compile_counter.count - self._compiles_at_ready,
+            self._load.read(),
+        )
 
     def _place_experts(self) -> None:
         if self._moves is not None:
@@ -219,9 +213,6 @@ class JaxRunner:
         self.kv = self._make_kv()
         jax.block_until_ready((self._state, self._params, self._masks, self._tables, self.kv))
 
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        return tuple(map(memory_of, self.model.mesh.devices.flat))
-
     def close(self) -> None:
         """Drops the device's arrays."""
         self.kv = ()
@@ -235,18 +226,18 @@ class JaxRunner:
     def _run_all(self) -> None:
         """Runs every program over padding; with few sizes, forward passes over a row, too."""
         packer = Packer(self.shapes)
-        self.init_slots(packer.no_slots())
+        self.write(InitSlots(packer.no_slots()))
         forwarded = None
         for kind, size in self.programs.names:
             if kind == "sample":
                 assert forwarded is not None
                 self._sample(size, forwarded).tokens.block_until_ready()
             elif kind == "masks":
-                self.set_masks(packer.no_masks(size))
+                self.write(SetMasks(packer.no_masks(size)))
             elif kind == "history":
-                self.set_history(packer.no_history(size))
+                self.write(SetHistory(packer.no_history(size)))
             elif kind == "copies":
-                self.copy_blocks(packer.no_copies())
+                self.write(CopyBlocks(packer.no_copies()))
             elif kind == "draft":
                 self._run_drafts(packer, size)
             elif kind not in ("admit", "verify", "accept"):

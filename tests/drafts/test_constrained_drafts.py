@@ -116,10 +116,10 @@ def test_tokens_are_those_without_drafts(
     tokens: int, ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, device = expected(ahead), runner(tokens, method)
-    compiles, core = device.compiles_after_ready, core_of(device, ahead=ahead)
+    compiles, core = device.status().compiles_after_ready, core_of(device, ahead=ahead)
     steps = Steps(core, monkeypatch)
     check_equal(plain, drive(core, requests()))
-    assert device.compiles_after_ready == compiles or tokens != 3
+    assert device.status().compiles_after_ready == compiles or tokens != 3
     assert steps.kept > (5 if method == "eagle3" else 40)  # a head of random numbers is seldom right
     assert core.stats().constraint_failures == 0
 
@@ -256,8 +256,8 @@ def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.
         prediction = [(token + wrong * (place % 4 == 3)) % VOCABULARY for place, token in enumerate(tokens)]
         core, device, read = core_of(runner(3), ahead=0), runner(3), []
 
-        def read_drafts(step: PackedBurst, drafted: DraftedStep, read: list[Drafts] = read) -> Drafts:
-            read.append(JaxRunner.read_drafts(runner(3), step, drafted))
+        def read_drafts(index: int, read: list[Drafts] = read) -> Drafts:
+            read.append(JaxRunner.read_drafts(runner(3), index))
             return read[-1]
 
         monkeypatch.setattr(device, "read_drafts", read_drafts)
@@ -278,8 +278,8 @@ def test_no_more_is_drafted_than_a_step_asks_for(method: Method, monkeypatch: py
     policy, asked = core.scheduler.drafts, cycle([1, 2])
     assert policy is not None
 
-    def read_drafts(step: PackedBurst, drafted: DraftedStep) -> Drafts:
-        read.append(JaxRunner.read_drafts(device, step, drafted))
+    def read_drafts(index: int) -> Drafts:
+        read.append(JaxRunner.read_drafts(device, index))
         return read[-1]
 
     monkeypatch.setattr(device, "read_drafts", read_drafts)

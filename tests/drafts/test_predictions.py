@@ -38,10 +38,10 @@ def run(
     """tokens: drafts of a row. device: another than all others have."""
     device, is_ready = device or runner(tokens), device is None and tokens > 0
     core = make_core(device, ahead=ahead, clock=standing, caching=caching)
-    compiles = device.compiles_after_ready
+    compiles = device.status().compiles_after_ready
     outputs = drive(core, asked)
     stats = core.stats()
-    assert device.compiles_after_ready == compiles or not is_ready
+    assert device.status().compiles_after_ready == compiles or not is_ready
     return Got(outputs, stats.steps, stats.preemptions)
 
 

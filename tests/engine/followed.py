@@ -5,25 +5,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from jaxinfer.engine.device.calls import Call, Reset
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.engine.device.leader import LeadingRunner
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.step.plan import StepResult
 from tests.engine.faulty import FaultAt, StepBroke
-
-ARGUMENTS = {
-    "init_slots": (0,),
-    "set_history": (0,),
-    "copy_blocks": (0,),
-    "forward": (0,),
-    "sample": (0,),
-    "set_masks": (0,),
-    "burst": (0,),
-    "draft": (0,),
-    "verify": (0, 2),
-    "reset": (),
-}
-"""Calls that start something, and which of their arguments are data: the others are handles."""
 
 
 class Recorded:
@@ -31,28 +18,21 @@ class Recorded:
 
     def __init__(self, runner: Runner):
         self._runner = runner
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: list[Call] = []
         self.results: list[list[StepResult]] = [[]]
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._runner, name)
-        if name not in ARGUMENTS:
-            return method
+        return getattr(self._runner, name)
 
-        def recorded(*arguments: Any) -> Any:
-            self.calls.append((name, tuple(arguments[place] for place in ARGUMENTS[name])))
-            return method(*arguments)
+    def submit(self, call: Call) -> None:
+        self.calls.append(call)
+        if isinstance(call, Reset):
+            self.results.append([])
+        self._runner.submit(call)
 
-        return recorded
-
-    def collect(self, handle: Any) -> StepResult:
-        self.results[-1].append(self._runner.collect(handle))
+    def collect(self, index: int) -> StepResult:
+        self.results[-1].append(self._runner.collect(index))
         return self.results[-1][-1]
-
-    def reset(self) -> None:
-        self.calls.append(("reset", ()))
-        self.results.append([])
-        self._runner.reset()
 
 
 class FailingCalls:
@@ -68,20 +48,21 @@ class FailingCalls:
         self._at, self._passing = at, after
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._runner, name)
-        return self._failing(method, "dispatch", "dispatched") if name in ARGUMENTS and name != "reset" else method
+        return getattr(self._runner, name)
 
-    def collect(self, handle: Any) -> StepResult:
-        return self._failing(self._runner.collect, "collect", "collected")(handle)
+    def submit(self, call: Call) -> None:
+        if isinstance(call, Reset):
+            self._runner.submit(call)
+            return
+        self._maybe("dispatch")
+        self._runner.submit(call)
+        self._maybe("dispatched")
 
-    def _failing(self, method: Any, before: FaultAt, after: FaultAt) -> Any:
-        def call(*arguments: Any) -> Any:
-            self._maybe(before)
-            result = method(*arguments)
-            self._maybe(after)
-            return result
-
-        return call
+    def collect(self, index: int) -> StepResult:
+        self._maybe("collect")
+        result = self._runner.collect(index)
+        self._maybe("collected")
+        return result
 
     def _maybe(self, at: FaultAt) -> None:
         if self._at == at:
@@ -94,7 +75,7 @@ class FailingCalls:
 class Followed:
     """leader: the runner for an engine, over `device`. Each of its messages is applied at once over `other`.
 
-    most_kept: handles that the follower kept, at most. compared: how many results `check` has compared.
+    most_kept: steps that the follower kept, at most. compared: how many results `check` has compared.
     """
 
     def __init__(self, device: Any, other: Any, *, steps_ahead: int | None = None):

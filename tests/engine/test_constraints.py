@@ -15,7 +15,6 @@ from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.device.runner import Drafts
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
@@ -28,6 +27,7 @@ from tests.engine.small import (
     Got,
     RecordingRunner,
     ask,
+    masks_sent_to,
     right,
     run,
     small_core,
@@ -178,9 +178,9 @@ def test_rows_do_not_draft_where_forced_tokens_are_computed_at_once(asked: dict[
 def test_the_wait_for_drafts_is_one_for_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = RecordingRunner(small_shapes(drafting=Speculation(3, 1, 2)))
 
-    def read_drafts(step: PackedBurst, drafted: float, read: Any = runner.read_drafts) -> Drafts:
+    def read_drafts(index: int, read: Any = runner.read_drafts) -> Drafts:
         time.sleep(0.02)
-        return read(step, drafted)
+        return read(index)
 
     monkeypatch.setattr(runner, "read_drafts", read_drafts)
     core = core_of(runner, clock=lambda: 0)
@@ -225,11 +225,8 @@ def test_a_matcher_that_fails_ends_its_request_alone() -> None:
 
 
 def test_a_mask_that_has_not_changed_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, sent = RecordingRunner(small_shapes()), []
-    core = core_of(runner)
-    monkeypatch.setattr(
-        runner, "set_masks", lambda packed, set_masks=runner.set_masks: (sent.append(1), set_masks(packed))
-    )
+    runner = RecordingRunner(small_shapes())
+    core, sent = core_of(runner), masks_sent_to(runner, monkeypatch)
     monkeypatch.setattr(Toy, "allowed", lambda self, tokens, stops, size: list(range(10, 20)))
     core.add_request(constrained("a"))
     got = run(core)

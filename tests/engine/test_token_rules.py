@@ -11,7 +11,17 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from tests.engine.rules_model import FEW, RULES, kept
-from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
+from tests.engine.small import (
+    VOCABULARY,
+    RecordingRunner,
+    ask,
+    masks_sent_to,
+    right,
+    run,
+    small_core,
+    small_shapes,
+    tokens_of,
+)
 from tests.engine.toy_grammar import Toy, ToyConstraints
 
 TOY = Toy(5, 40, forces=False).constraint
@@ -138,11 +148,8 @@ def test_stop_ids_are_drawn_only_where_they_are_allowed() -> None:
 
 
 def test_a_mask_that_never_changes_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, sent = RecordingRunner(small_shapes()), []
-    core = small_core(runner)
-    monkeypatch.setattr(
-        runner, "set_masks", lambda packed, set_masks=runner.set_masks: (sent.append(1), set_masks(packed))
-    )
+    runner = RecordingRunner(small_shapes())
+    core, sent = small_core(runner), masks_sent_to(runner, monkeypatch)
     core.add_request(ruled("a", "few"))
     assert len(tokens_of(run(core)["a", 0])) == 24
     assert len(sent) == 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.device.call_stream import CallWriter
-from jaxinfer.engine.device.calls import InitSlots
+from jaxinfer.engine.device.calls import InitSlots, Write
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.errors import ModelError
 from jaxinfer.hosts import messages
@@ -46,7 +46,7 @@ def serve_for_ever(hosts: Cluster) -> None:
 
 def send_calls(hosts: Cluster, count: int = 1) -> None:
     for _ in range(count):
-        hosts.runner.init_slots(CALL.packed)
+        hosts.runner.submit(CALL)
 
 
 def assert_over(hosts: Cluster) -> None:
@@ -227,7 +227,7 @@ def test_a_leader_that_ends_in_order_loses_nobody() -> None:
 def test_a_call_may_be_large() -> None:
     """By default gRPC takes 4 MiB."""
     with cluster(1, runners=lambda i: _Plain(small_shapes())) as hosts:
-        hosts.runner.init_slots(np.zeros(8 * 2**20, np.int32))
+        hosts.runner.submit(InitSlots(np.zeros(8 * 2**20, np.int32)))
         until(lambda: hosts.leader.states()[0].calls_behind == 0)
 
 
@@ -239,7 +239,7 @@ class Stuck(SimulatedRunner):
         self.go = threading.Event()
         self.count = 0
 
-    def init_slots(self, packed: np.ndarray) -> None:
+    def write(self, call: Write) -> None:
         self.count += 1
         if self.count == 3:
             self.go.wait(30)
@@ -252,7 +252,7 @@ def _stuck(i: int, device: Stuck) -> Any:
 class _Plain(SimulatedRunner):
     """Of which no step is run."""
 
-    def init_slots(self, packed: np.ndarray) -> None:
+    def write(self, call: Write) -> None:
         pass
 
 
@@ -324,12 +324,13 @@ def test_an_engine_ends_when_a_host_is_lost() -> None:
 
 
 STOPPED = """
+from jaxinfer.engine.device.calls import Reset
 from tests.hosts.cluster import QUICK, cluster
 
 with cluster(1, timing=QUICK) as hosts:
     print("serving", flush=True)
     input()
-    hosts.runner.reset()
+    hosts.runner.submit(Reset())
     reasons = hosts.losses.reasons + hosts.hosts[0].losses.reasons
 print(reasons)
 """
@@ -409,7 +410,7 @@ def test_a_step_that_fails_since_a_host_is_lost_says_so(lost: bool) -> None:
     """Though what it fails with comes first: the end of a connection of JAX's own."""
     proxies: list[Proxy] = []
 
-    def failing(handle: Any) -> None:
+    def failing(index: int) -> None:
         raise RuntimeError("connection closed")
 
     with cluster(1, reach=_through(proxies)) as hosts:
@@ -417,4 +418,4 @@ def test_a_step_that_fails_since_a_host_is_lost_says_so(lost: bool) -> None:
         if lost:
             threading.Timer(0.1, proxies[0].cut).start()
         with pytest.raises(HostLostError if lost else RuntimeError, match="host 1" if lost else "connection closed"):
-            hosts.runner.collect(None)
+            hosts.runner.collect(0)

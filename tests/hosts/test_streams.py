@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from jaxinfer.engine.device.calls import InitSlots
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.hosts import messages
@@ -109,7 +110,7 @@ def test_metrics_of_a_host() -> None:
 
 def test_a_host_that_collects_first_has_a_skew_below_0() -> None:
     with cluster(0, num_raw=1) as hosts:
-        hosts.runner.init_slots(_no_slots())
+        hosts.runner.submit(InitSlots(_no_slots()))
         hosts.raw[0].wait_for(messages.Calls)
         hosts.raw[0].send(messages.Progress(1, hosts.runner.stream.digest, 0, False, False))
         until(lambda: hosts.leader.states()[0].calls_behind == 0)
@@ -124,7 +125,7 @@ def test_the_leader_is_not_delayed_by_a_follower_within_the_bound() -> None:
     with cluster(0, num_raw=1, most_behind=8) as hosts:
         start = time.monotonic()
         for _ in range(8):
-            hosts.runner.init_slots(_no_slots())
+            hosts.runner.submit(InitSlots(_no_slots()))
         assert time.monotonic() - start < 1
 
 
@@ -132,12 +133,12 @@ def test_a_follower_at_the_bound_delays_the_leader_until_it_goes_on() -> None:
     with cluster(0, num_raw=1, most_behind=4) as hosts:
         digests = []
         for _ in range(4):
-            hosts.runner.init_slots(_no_slots())
+            hosts.runner.submit(InitSlots(_no_slots()))
             digests.append(hosts.runner.stream.digest)
         until(lambda: len(hosts.raw[0].calls()) == 4)
         start = time.monotonic()
         timer = _after(0.3, lambda: hosts.raw[0].send(messages.Progress(1, digests[0], None, False, False)))
-        hosts.runner.init_slots(_no_slots())
+        hosts.runner.submit(InitSlots(_no_slots()))
         assert 0.25 < time.monotonic() - start < 5
         timer.join()
         assert hosts.losses.reasons == []

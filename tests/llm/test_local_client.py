@@ -102,10 +102,10 @@ async def test_an_engine_that_fails_ends_every_stream(caplog: pytest.LogCaptureF
     built = simulated.build_engine(engine_config("m", None, {})).core
     collect, steps = built.runner.collect, iter(range(100))
 
-    def failing(handle: Any) -> Any:
+    def failing(index: int) -> Any:
         if next(steps) == 5:
             raise RuntimeError("the step failed")
-        return collect(handle)
+        return collect(index)
 
     def lost() -> None:
         raise RuntimeError("the device was lost")

@@ -11,6 +11,9 @@ class FailingPrograms:
     def __init__(self, programs: Any, at: int, *kinds: str):
         self._programs, self._kinds, self.left = programs, kinds, at
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._programs, name)
+
     def __getitem__(self, name: tuple[str, int]) -> Any:
         program = self._programs[name]
         if name[0] not in self._kinds:

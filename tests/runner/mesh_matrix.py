@@ -112,7 +112,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Circumstances) -> tuple[Outputs
     runner.warm_up(lazy=mesh == ONE_DEVICE)
     core = make_core(runner, ahead=how.ahead, clock=lambda: 0)  # with such a clock every step drafts
     outputs = drive(core, list(requests()))
-    assert mesh == ONE_DEVICE or not runner.compiles_after_ready
+    assert mesh == ONE_DEVICE or not runner.status().compiles_after_ready
     return outputs, core.stats().preemptions
 
 

@@ -108,7 +108,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     asked = {"eos": EOS, "constraints": ToyConstraints(config.vocab_size), "clock": lambda: 0}  # every step drafts
     core = make_core(runner, ahead=how["ahead"], **asked)
     outputs = drive(core, list(all_requests()))
-    assert mesh.stages == 1 or not runner.compiles_after_ready
+    assert mesh.stages == 1 or not runner.status().compiles_after_ready
     stats = core.stats()
     assert (stats.draft_tokens > 0) == (method is not None), "drafts"
     return outputs, stats.preemptions

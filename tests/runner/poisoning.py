@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.calls import CopyBlocks, Write
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.runner.draft_model import followed_groups
@@ -30,16 +31,17 @@ class _Poisoning(_Runner):
 
     core: EngineCore
 
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(packed)["copies"]))
-        super().copy_blocks(packed)
+    def write(self, call: Write) -> None:
+        if isinstance(call, CopyBlocks):
+            self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(call.packed)["copies"]))
+        super().write(call)
 
     def forward(self, step: PackedForward) -> Any:
         self._poison(self._free)
         return super().forward(step)
 
-    def sample(self, step: PackedForward, forwarded: Any) -> Any:
-        return self._poisoned(super().sample(step, forwarded))
+    def sample(self, step: PackedForward, begun: Any) -> Any:
+        return self._poisoned(super().sample(step, begun))
 
     def burst(self, step: PackedBurst) -> Any:
         self._poison(self._free)
@@ -49,8 +51,8 @@ class _Poisoning(_Runner):
         self._poison(self._free)
         return super().draft(step)
 
-    def verify(self, step: PackedBurst, drafted: Any, counts: np.ndarray) -> Any:
-        return self._poisoned(super().verify(step, drafted, counts))
+    def verify(self, step: PackedBurst, begun: Any, counts: np.ndarray) -> Any:
+        return self._poisoned(super().verify(step, begun, counts))
 
     def _poisoned(self, handle: Any) -> Any:
         """After a step."""

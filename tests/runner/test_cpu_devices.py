@@ -126,7 +126,7 @@ llm = LLM(str(model), mesh="tp4", decode_steps=4, **SMALL)
 greedy = SamplingParams(temperature=0, max_tokens=64)
 results = llm.generate([case["prompt"] for case in cases], greedy, use_tqdm=False)
 assert [result.outputs[0].token_ids for result in results] == [case["new_token_ids"] for case in cases]
-assert llm.engine.runner.compiles_after_ready == 0
+assert llm.engine.runner.status().compiles_after_ready == 0
 """
 
 

@@ -96,7 +96,7 @@ for axes in ({"data": 2}, {"data": 4}, {"data": 2, "tensor": 4}):
 def test_the_load_of_experts_is_that_of_all_shards():
     program = """
 alone, core = check('qwen3_moe', {'data': 2})
-one, both = (engine.runner.expert_load().experts for engine in (alone, core))
+one, both = (engine.runner.status().expert_load.experts for engine in (alone, core))
 assert (both.sum(axis=1) == both.sum(axis=1)[0]).all() and both.sum() > 0
 # Steps differ, and prefixes that a shard has cached: so do tokens that are computed.
 computed = [engine.stats().prefill_tokens + engine.stats().decode_tokens for engine in (alone, core)]

@@ -174,7 +174,7 @@ def test_an_engine_over_the_tpu_kernels_gives_the_tokens_of_xla():
 
 
 def tokens_of(runner: JaxRunner) -> np.ndarray:
-    load = runner.expert_load()
+    load = runner.status().expert_load
     assert load is not None
     assert load.devices is None
     return load.experts

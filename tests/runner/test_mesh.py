@@ -74,7 +74,7 @@ def answers(mesh):
     runner.warm_up(lazy=True)
     requests = [GenerateRequest(str(i), list(range(20, 23 + 9 * i)), greedy(5)) for i in range(2)]
     found = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
-    return found, runner.expert_load().experts.tolist()
+    return found, runner.status().expert_load.experts.tolist()
 
 one = answers(None)
 for sizes in (MeshConfig({"tensor": 2}), MeshConfig({"expert": 2})):

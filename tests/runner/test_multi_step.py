@@ -47,9 +47,9 @@ def requests() -> list[GenerateRequest]:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_bursts_give_what_single_steps_give(ahead: int) -> None:
     single = drive(make_core(runner(1), ahead=ahead, eos=EOS), requests())
-    compiles = runner(5).compiles_after_ready
+    compiles = runner(5).status().compiles_after_ready
     burst = drive(make_core(runner(5), ahead=ahead, eos=EOS), requests())
-    assert runner(5).compiles_after_ready == compiles
+    assert runner(5).status().compiles_after_ready == compiles
     check_all(Judge(runner(1).model), requests(), burst)
     for key, output in single.items():
         assert (burst[key].tokens, burst[key].reason, burst[key].stopped_by) == (

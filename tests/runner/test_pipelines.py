@@ -207,7 +207,7 @@ def test_reset_and_close_leave_nothing() -> None:
     assert any(np.asarray(kv).any() for each in runner.stages for kv in each.kv)
     runner.reset()
     assert all(not np.asarray(kv).any() for each in runner.stages for kv in each.kv)
-    assert runner.memory() == (DeviceMemory(),) * 2
+    assert runner.status().memory == (DeviceMemory(),) * 2
     runner.close()
     assert not any(each.kv for each in runner.stages)
     runner.reset()
@@ -235,7 +235,7 @@ def test_the_load_of_experts_is_that_of_the_whole() -> None:
     for runner in (alone, both):
         runner.warm_up(lazy=True)
         drive(make_core(runner, ahead=0), [GenerateRequest("a", list(range(1, 21)), asked)])
-        loads.append(runner.expert_load())
+        loads.append(runner.status().expert_load)
     assert loads[0].experts.shape == (3, 4)
     assert loads[0].experts.sum() == 3 * 2 * 25  # layers, experts that a token chooses, tokens
     np.testing.assert_array_equal(loads[1].experts, loads[0].experts)

@@ -81,7 +81,7 @@ def test_a_second_start_traces_nothing_and_gives_the_same(kept, lazy: bool, monk
         assert [(done, cached) for _, done, _, _, cached in told] == [(i + 1, True) for i in range(len(told))]
         assert len(told) == len(runner.programs.names)
         assert runner.programs.seconds.tracing == 0 < runner.programs.seconds.total
-        assert runner.compiles_after_ready == 0
+        assert runner.status().compiles_after_ready == 0
 
 
 def test_arguments_are_donated_to_a_kept_program(kept) -> None:
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_written_to_is_read(kept, monkeypatch: pytest.Mo
     runner = runner_in(folder)
     runner.warm_up(lazy=True)
     assert tokens_of(runner) == tokens
-    assert runner.late_programs.count > 0
+    assert runner.status().late_programs.count > 0
     no_tracing(monkeypatch)
     runner = runner_in(folder)
     runner.warm_up(lazy=True)

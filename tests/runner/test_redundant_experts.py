@@ -71,7 +71,7 @@ assert first.expert_tokens == alone.stats().expert_tokens, "tokens of all copies
 assert len(first.expert_device_imbalance) == 2
 answers(alone), answers(core)
 assert core.stats().expert_tokens == alone.stats().expert_tokens
-assert not core.runner.compiles_after_ready
+assert not core.runner.status().compiles_after_ready
 """
     run_on_devices(_PRELUDE + program, 4)
 

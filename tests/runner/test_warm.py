@@ -102,13 +102,13 @@ def test_nothing_compiles_and_nothing_else_is_dispatched(ahead, chunk, compiles)
     device = runner()
     jax.clear_caches()
     compiles.clear()
-    at_start = device.compiles_after_ready
+    at_start = device.status().compiles_after_ready
     assert serve_everything(ahead, chunk) > 30
     assert compiles == []
-    assert device.compiles_after_ready == at_start
+    assert device.status().compiles_after_ready == at_start
     jnp.add(jnp.arange(3), 1)  # what would have been seen
     assert compiles
-    assert device.compiles_after_ready > at_start
+    assert device.status().compiles_after_ready > at_start
 
 
 def test_a_fresh_runner_counts_from_its_readiness() -> None:
@@ -243,19 +243,19 @@ def test_lazy_compiling_compiles_only_what_runs() -> None:
     model = tiny_model()
     lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30))
     lazy.warm_up(lazy=True)
-    assert lazy.compiles_after_ready == 0
+    assert lazy.status().compiles_after_ready == 0
     assert not lazy.programs._compiled
     drive(make_core(lazy), [GenerateRequest("r", [1, 2, 3], greedy(3))])
     assert set(lazy.programs._compiled) == {("admit", 0), ("mixed", 16), ("decode", 1), ("sample", 1)}
-    assert lazy.compiles_after_ready >= 4
-    assert lazy.late_programs.count == 4
-    assert lazy.late_programs.seconds > 0
+    assert lazy.status().compiles_after_ready >= 4
+    assert lazy.status().late_programs.count == 4
+    assert lazy.status().late_programs.seconds > 0
     again = [replace(GenerateRequest("r", [4, 2, 3], greedy(3)), request_id=name) for name in "ab"]
     drive(make_core(lazy), again[:1])
     compiled = dict(lazy.programs._compiled)
     drive(make_core(lazy), again[1:])
     assert lazy.programs._compiled == compiled
-    assert lazy.late_programs.count == len(compiled)
+    assert lazy.status().late_programs.count == len(compiled)
 
 
 @pytest.mark.few(1)
@@ -305,7 +305,7 @@ def test_rows_that_are_timed_are_no_load_of_experts() -> None:
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, blocks=60, few_sizes=True))
     runner.warm_up()
     drive(make_core(runner), [GenerateRequest("a", [3, 4, 5, 6], greedy(3))])
-    found, experts = runner.expert_load(), model.config.layers[0].mlp.experts
+    found, experts = runner.status().expert_load, model.config.layers[0].mlp.experts
     assert found is not None
     assert experts is not None
     assert (found.experts.sum(axis=1) == experts.chosen * (4 + 2)).all()

@@ -1,4 +1,4 @@
-"""Calls: those of a Runner that start something on the device, as messages that another host's runner can repeat.
+"""Calls: what a Runner is asked to do, in order, as messages that another host's runner can repeat.
 
 `collect` and `read_drafts` have none: they wait for what was started, and change nothing on the device. MessagePack; an
 array crosses as its dtype and its bytes. Not a public interface: all hosts run one version of jaxinfer.
@@ -18,67 +18,70 @@ class _Call(msgspec.Struct, array_like=True, tag=True):
 
 
 class InitSlots(_Call):
-    """packed: int32, as `Layouts.admit` has it, a section a shard."""
+    """Writes the state of slots that sequences have got. packed: int32, as `Layouts.admit` has it, a section a
+    shard."""
 
     packed: np.ndarray
 
 
 class SetHistory(_Call):
-    """Tokens that slots have."""
+    """Writes tokens that slots have: steps that are started later draft from them."""
 
     packed: PackedHistory
 
 
 class CopyBlocks(_Call):
-    """packed: int32, as `Layouts.copies` has it, a section a shard."""
+    """Copies blocks, before the step that needs them. packed: int32, as `Layouts.copies` has it, a section a shard."""
 
     packed: np.ndarray
 
 
-class Forward(_Call):
-    """number: of this forward pass among all `Forward` and `Draft` calls, from 0."""
-
-    number: int
-    step: PackedForward
-
-
-class Sample(_Call):
-    """number: of the forward pass that it samples for."""
-
-    number: int
-
-
 class SetMasks(_Call):
-    """Masks of slots."""
+    """Writes which tokens slots may draw: whatever samples later does so under them."""
 
     packed: PackedMasks
 
 
+class Forward(_Call):
+    """Starts a step. samples: as a whole; if False its forward pass alone, and `Sample` comes later."""
+
+    step: PackedForward
+    samples: bool = True
+
+
 class Burst(_Call):
-    """A step by which rows may get several tokens."""
+    """Starts a step by which rows may get several tokens. samples: as a whole; if False it drafts, which may be read,
+    and starts its forward pass, and `Sample` comes later."""
 
     step: PackedBurst
+    samples: bool = True
 
 
-class Draft(_Call):
-    """number: as of `Forward`."""
+class Sample(_Call):
+    """Starts the sampling of a step that was started without. index: of the step. counts: drafts of each row that may
+    be kept, int32 [rows]: up to there its slot has masks of the positions that are drawn; None where nothing drafts."""
 
-    number: int
-    step: PackedBurst
-
-
-class Verify(_Call):
-    """number: of the `Draft` call. counts: drafts of each row that may be kept, int32 [rows]."""
-
-    number: int
-    counts: np.ndarray
+    index: int
+    counts: np.ndarray | None = None
 
 
 class Reset(_Call):
-    """Drops steps in flight, blocks and slot state."""
+    """Drops steps in flight, and makes blocks and slot state anew; weights and programs stay."""
 
 
-Call = InitSlots | SetHistory | CopyBlocks | Forward | Sample | SetMasks | Burst | Draft | Verify | Reset
+Write = InitSlots | SetHistory | CopyBlocks | SetMasks
+"""Calls that change what the device remembers."""
+Call = Write | Forward | Burst | Sample | Reset
+
+
+def sampled_by(call: Call) -> int | None:
+    """Return the index of the step that a call starts to sample, after which it can be collected."""
+    match call:
+        case Forward(step, samples=True) | Burst(step, samples=True):
+            return step.index
+        case Sample(index):
+            return index
+    return None
 
 
 def decode(data: bytes | bytearray) -> Call:

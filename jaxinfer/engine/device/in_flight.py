@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
+from jaxinfer.engine.device.calls import Burst, CopyBlocks, Forward, InitSlots, Sample, SetHistory, SetMasks
 from jaxinfer.engine.device.runner import Drafts, Runner
 from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.packing import Packer
@@ -32,7 +32,8 @@ class InFlightSteps:
         self._runner = runner
         self._packer = Packer(runner.shapes)
         self._plans: deque[StepPlan] = deque()
-        self._handles: deque[Any] = deque()
+        self._started: deque[int | None] = deque()
+        """The index of each, None for a plan without rows."""
         self.dispatched = 0
         self.collected = 0
 
@@ -44,30 +45,27 @@ class InFlightSteps:
         self._plans.append(plan)
         self.dispatched += 1
         with _step_faults():
-            self._handles.append(self.start(plan, before_sampling))
+            self._started.append(self.start(plan, before_sampling))
 
-    def start(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
-        """Packs a plan and hands it to the runner. None for a plan without rows."""
+    def start(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> int | None:
+        """Packs a plan and hands it to the runner. Returns its index; None for a plan without rows."""
         if plan.admissions:
             self._init_slots(plan.admissions)
         if not plan.num_rows:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:
-            self._runner.copy_blocks(copies)
-        step = self._packer.pack(plan)
-        if isinstance(step, PackedBurst):
-            if before_sampling is None:
-                return self._runner.burst(step)
-            drafted = self._runner.draft(step)
-            return self._runner.verify(step, drafted, before_sampling(lambda: self._runner.read_drafts(step, drafted)))
-        forwarded = self._runner.forward(step)
+            self._runner.submit(CopyBlocks(copies))
+        step, samples = self._packer.pack(plan), before_sampling is None
+        drafts = isinstance(step, PackedBurst)
+        self._runner.submit(Burst(step, samples) if drafts else Forward(step, samples))
         if before_sampling is not None:
-            before_sampling(None)
-        return self._runner.sample(step, forwarded)
+            counts = before_sampling((lambda: self._runner.read_drafts(step.index)) if drafts else None)
+            self._runner.submit(Sample(step.index, counts if drafts else None))
+        return step.index
 
     def _init_slots(self, admissions: Sequence[SlotInit]) -> None:
         for packed in self._packer.slots(admissions):
-            self._runner.init_slots(packed)
+            self._runner.submit(InitSlots(packed))
         end = self._runner.shapes.max_model_len
         self.set_history([run for init in admissions for run in init.history(end)])
 
@@ -75,37 +73,37 @@ class InFlightSteps:
         """Starts to write tokens that slots have, as `Packer.history` takes them. Raises StepFault."""
         with _step_faults():
             for history in self._packer.history(runs):
-                self._runner.set_history(history)
+                self._runner.submit(SetHistory(history))
 
     def set_masks(self, places: np.ndarray, rows: np.ndarray) -> None:
         """Starts to write masks, int32 [n, words], at places, int [n], as `Packer.masks` has them. Raises StepFault."""
         with _step_faults():
             for masks in self._packer.masks(places, rows):
-                self._runner.set_masks(masks)
+                self._runner.submit(SetMasks(masks))
 
     def sample_for(self, slots: np.ndarray, epochs: np.ndarray) -> bool:
         """Return whether a step in flight samples for any of these slots in these epochs. The step that is being
         started does not count."""
-        started = zip(self._plans, self._handles, strict=False)
+        started = zip(self._plans, self._started, strict=False)
         return any(_samples_for(plan, slots, epochs) for plan, _ in started)
 
     def collect(self) -> tuple[StepPlan, StepResult]:
         """Waits for the oldest step, which stays in flight where it failed. Raises StepFault."""
         with _step_faults():
-            result = self.read(self._handles[0])
-        self._handles.popleft()
+            result = self.read(self._started[0])
+        self._started.popleft()
         self.collected += 1
         return self._plans.popleft(), result
 
-    def read(self, handle: Any) -> StepResult:
+    def read(self, index: int | None) -> StepResult:
         """Waits for what `start` has started."""
-        return _NO_ROWS if handle is None else self._runner.collect(handle)
+        return _NO_ROWS if index is None else self._runner.collect(index)
 
     def discard(self) -> list[StepPlan]:
         """Discards every step: their results will not be read."""
         plans = list(self._plans)
         self._plans.clear()
-        self._handles.clear()
+        self._started.clear()
         self.collected = self.dispatched
         return plans
 

@@ -1,11 +1,11 @@
 """Runner: the device side, as the engine knows it."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.device.calls import Call
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -42,11 +42,26 @@ class Drafts(NamedTuple):
     counts: np.ndarray
 
 
-class Runner(Protocol):
-    """Runs calls in order. None of them reads host memory that may change: arrays that it is given are its own.
+class RunnerStatus(NamedTuple):
+    """A reading of a runner.
 
-    An Exception that a call raises is a step fault: no handle given out before is collected any more, and `reset` comes
-    next.
+    memory: of each device. compiling: True while a program is made in the midst of a step. late_programs: those that
+    were compiled, or read from the cache, during a step. compiles_after_ready: compilations since the runner was ready;
+    any is a defect, unless programs are compiled lazily. expert_load: of the steps that were collected; None without
+    experts.
+    """
+
+    memory: tuple[DeviceMemory, ...] = ()
+    compiling: bool = False
+    late_programs: LatePrograms = LatePrograms()
+    compiles_after_ready: int = 0
+    expert_load: ExpertTokens | None = None
+
+
+class Runner(Protocol):
+    """Performs calls in order. It reads no host memory that may change: arrays that it is given are its own.
+
+    An Exception that a call raises is a step fault: no step is collected any more, and `Reset` comes next.
     """
 
     @property
@@ -55,86 +70,25 @@ class Runner(Protocol):
         ...
 
     @property
-    def compiles_after_ready(self) -> int:
-        """Compilations since the runner was ready; any is a defect, unless programs are compiled lazily."""
-        ...
-
-    @property
-    def late_programs(self) -> LatePrograms:
-        """Programs that were compiled, or read from the cache, during a step. Read in any thread."""
-        ...
-
-    @property
-    def compiling(self) -> bool:
-        """True while a program is made in the midst of a step. Read in any thread."""
-        ...
-
-    @property
     def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
         """Seconds of a forward pass, by kind and bucket, as measured before readiness; empty if nothing was
         measured."""
         ...
 
-    def init_slots(self, packed: np.ndarray) -> None:
-        """Starts to write the state of slots that sequences have got: int32, as `Layouts.admit` has it."""
+    def submit(self, call: Call) -> None:
+        """Starts what a call asks for; does not wait for the device."""
         ...
 
-    def set_history(self, packed: PackedHistory) -> None:
-        """Starts to write tokens that slots have: steps that are started later draft from them."""
+    def read_drafts(self, index: int) -> Drafts:
+        """Waits for the drafts of a step that waits for `Sample`, not for its forward pass."""
         ...
 
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        """Starts to copy blocks, before the step that needs them: int32, as `Layouts.copies` has it, a section a
-        shard."""
+    def collect(self, index: int) -> StepResult:
+        """Waits for the results of a step. Steps are collected in the order in which they were started."""
         ...
 
-    def forward(self, step: PackedForward) -> Any:
-        """Starts the forward pass of a step, and returns a handle for `sample` at once."""
-        ...
-
-    def sample(self, step: PackedForward, forwarded: Any) -> Any:
-        """Starts the sampling of a step, and returns a handle at once. forwarded: what `forward` returned for it."""
-        ...
-
-    def set_masks(self, packed: PackedMasks) -> None:
-        """Starts to write which tokens slots may draw: samples that are started later draw under them."""
-        ...
-
-    def burst(self, step: PackedBurst) -> Any:
-        """Starts a step by which rows may get several tokens, and returns a handle at once."""
-        ...
-
-    def draft(self, step: PackedBurst) -> Any:
-        """Starts to draft for a step that has rows under masks, and its forward pass, and returns a handle at once."""
-        ...
-
-    def read_drafts(self, step: PackedBurst, drafted: Any) -> Drafts:
-        """Waits for the drafts, not for the forward pass. drafted: what `draft` returned for it."""
-        ...
-
-    def verify(self, step: PackedBurst, drafted: Any, counts: np.ndarray) -> Any:
-        """Starts to sample, and returns a handle for `collect` at once. counts: drafts of each row that may be kept,
-        int32 [rows]: up to there its slot has masks of the positions that are drawn."""
-        ...
-
-    def collect(self, handle: Any) -> StepResult:
-        """Waits for a step's results. Handles are collected in the order in which they were given out."""
-        ...
-
-    def reset(self) -> None:
-        """Drops steps in flight and makes blocks and slot state anew; weights and programs stay.
-
-        Raises what is wrong where the device is gone.
-        """
-        ...
-
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """A reading of each device's memory. Called in any thread."""
-        ...
-
-    def expert_load(self) -> ExpertTokens | None:
-        """Return the expert load of the steps that were collected; None for a model without experts. Safe in any
-        thread; waits for no step."""
+    def status(self) -> RunnerStatus:
+        """A reading, which waits for no step. Called in any thread."""
         ...
 
     def close(self) -> None:

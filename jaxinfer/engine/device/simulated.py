@@ -10,30 +10,30 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.device.runner import DeviceMemory, Drafts, LatePrograms
+from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
+from jaxinfer.engine.device.device_runner import DeviceRunner
+from jaxinfer.engine.device.runner import DeviceMemory, Drafts, RunnerStatus
 from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks, PackedStep
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedStep
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGPROBS
 
 
 class _Step(NamedTuple):
-    inits: list[np.ndarray]
-    masks: list[PackedMasks]
-    copies: list[np.ndarray]
+    writes: list[Write]
     packed: PackedStep
     deadline: float
     legal: np.ndarray | None = None
 
 
-class SimulatedRunner:
+class SimulatedRunner(DeviceRunner):
     """A Runner without a device.
 
     step_seconds: None runs a step when it is collected; else a thread runs it and its result is there
@@ -43,8 +43,6 @@ class SimulatedRunner:
     """
 
     # There is nothing to compile.
-    compiles_after_ready = 0
-    late_programs = LatePrograms()
     compiling = False
     # Nor is a step of any kind shorter than another.
     step_seconds: Mapping[tuple[StepKind, int], float] = MappingProxyType({})
@@ -58,11 +56,10 @@ class SimulatedRunner:
         hit_rate: float = 0.0,
         pipeline: SimulatedPipeline | None = None,
     ):
+        super().__init__()
         self.shapes = shapes
         self._layouts = Layouts(shapes)
-        self._inits: list[np.ndarray] = []
-        self._masks: list[PackedMasks] = []
-        self._copies: list[np.ndarray] = []
+        self._writes: list[Write] = []
         self._draws = draws
         self._hit_rate = hit_rate
         self._pipeline = pipeline
@@ -70,39 +67,30 @@ class SimulatedRunner:
         self._thread: threading.Thread | None = None
         self._start()
 
-    def init_slots(self, packed: np.ndarray) -> None:
-        self._inits.append(packed)
-
-    def set_history(self, packed: PackedHistory) -> None:
-        """Drafts come from nowhere here."""
-
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        self._copies.append(packed)
+    def write(self, call: Write) -> None:
+        self._writes.append(call)
 
     def forward(self, step: PackedForward) -> float:
         """When the step will be done: `sample` starts all of it, but the device is busy with it from now on."""
         return self._done_at(step)
 
-    def set_masks(self, packed: PackedMasks) -> None:
-        self._masks.append(packed)
+    def sample(self, step: PackedForward, begun: float) -> _Step:
+        return self._begin(step, begun)
 
-    def sample(self, step: PackedForward, forwarded: float) -> Any:
-        return self._begin(step, forwarded)
-
-    def burst(self, step: PackedBurst) -> Any:
+    def burst(self, step: PackedBurst) -> _Step:
         return self._begin(step, self._done_at(step))
 
     def draft(self, step: PackedBurst) -> float:
         """`verify` starts all of it."""
         return self._done_at(step)
 
-    def read_drafts(self, step: PackedBurst, drafted: float) -> Drafts:
+    def drafts(self, step: PackedBurst, begun: float) -> Drafts:
         """None: nobody knows here what will be drawn."""
         none = np.zeros(step.num_rows, np.int32)
         return Drafts(np.zeros((step.num_rows, self.shapes.burst - 1), np.int32), none)
 
-    def verify(self, step: PackedBurst, drafted: float, counts: np.ndarray) -> Any:
-        return self._begin(step, drafted, step.in_rows(counts, self.shapes.shards))
+    def verify(self, step: PackedBurst, begun: float, counts: np.ndarray) -> _Step:
+        return self._begin(step, begun, step.in_rows(counts, self.shapes.shards))
 
     def _done_at(self, step: PackedStep) -> float:
         if self._pipeline is not None:
@@ -112,17 +100,16 @@ class SimulatedRunner:
         return self._busy_until
 
     def _begin(self, packed: PackedStep, deadline: float, legal: np.ndarray | None = None) -> _Step:
-        step = _Step(self._inits, self._masks, self._copies, packed, deadline, legal)
-        self._inits, self._masks, self._copies = [], [], []
+        step, self._writes = _Step(self._writes, packed, deadline, legal), []
         if self._thread is not None:
             self._work.put(step)
         return step
 
-    def collect(self, handle: _Step) -> StepResult:
+    def result(self, started: _Step) -> StepResult:
         if self._pipeline is not None:
-            self._pipeline.wait(handle.deadline)
+            self._pipeline.wait(started.deadline)
         if self._thread is None:
-            return self._run(handle)
+            return self._run(started)
         result = self._done.get()
         if isinstance(result, BaseException):
             raise result
@@ -133,18 +120,15 @@ class SimulatedRunner:
         self.close()
         self._start()
 
-    def expert_load(self) -> None:
-        """There are no experts."""
-
     @property
     def kv(self) -> list[np.ndarray]:
         """Arrays that stand for KV blocks, of all shards."""
         return [blocks for part in self._parts for blocks in part.kv]
 
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return the memory of the arrays that stand for KV blocks, a device a shard."""
+    def status(self) -> RunnerStatus:
+        """A reading: arrays that stand for KV blocks are the memory, of a device a shard."""
         used = [sum(blocks.nbytes for blocks in part.kv) for part in self._parts]
-        return tuple(DeviceMemory(size, size, size) for size in used)
+        return RunnerStatus(tuple(DeviceMemory(size, size, size) for size in used), self.compiling)
 
     def close(self) -> None:
         if self._thread is not None:
@@ -154,9 +138,7 @@ class SimulatedRunner:
 
     def _start(self) -> None:
         self._parts = [SimulatedShard(self.shapes, self._layouts, self._hit_rate) for _ in range(self.shapes.shards)]
-        self._inits.clear()
-        self._masks.clear()
-        self._copies.clear()
+        self._writes.clear()
         self._busy_until = 0.0
         self._work: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepResult | BaseException] = queue.SimpleQueue()
@@ -174,15 +156,8 @@ class SimulatedRunner:
             self._done.put(result)
 
     def _run(self, step: _Step) -> StepResult:
-        for init in step.inits:
-            for part, section in zip(self._parts, self._sections(init), strict=True):
-                part.init_slots(section)
-        for masks in step.masks:
-            for part, section in zip(self._parts, self._sections(masks.array), strict=True):
-                part.set_masks(masks.bucket, section)
-        for copies in step.copies:
-            for part, section in zip(self._parts, self._sections(copies), strict=True):
-                part.copy_blocks(section)
+        for call in step.writes:
+            self._write(call)
         packed = step.packed
         sections = zip(self._parts, self._sections(packed.array), strict=True)
         if isinstance(packed, PackedBurst):
@@ -199,6 +174,20 @@ class SimulatedRunner:
         tokens, targets = map(packed.of_scored, _joined(drawn))
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
         return packed.result(tokens, logprobs)
+
+    def _write(self, call: Write) -> None:
+        match call:
+            case InitSlots(packed):
+                for part, section in zip(self._parts, self._sections(packed), strict=True):
+                    part.init_slots(section)
+            case SetMasks(packed):
+                for part, section in zip(self._parts, self._sections(packed.array), strict=True):
+                    part.set_masks(packed.bucket, section)
+            case CopyBlocks(packed):
+                for part, section in zip(self._parts, self._sections(packed), strict=True):
+                    part.copy_blocks(section)
+            case SetHistory():
+                """Drafts come from nowhere here."""
 
     def _nothing(self, packed: PackedBurst) -> "_Columns":
         """Token 0 as often as was planned, or as hits allow."""

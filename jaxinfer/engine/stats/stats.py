@@ -41,7 +41,7 @@ def read_stats(
     hosts: Iterable[HostReading] = (),
 ) -> EngineStats:
     """Gauges now, totals since start; some ten microseconds. Safe in any thread."""
-    state, memory = scheduler.state, runner.memory()
+    state, device = scheduler.state, runner.status()
     return EngineStats(
         running=state.table.num_taken,
         waiting=state.queue.num_requests,
@@ -54,7 +54,7 @@ def read_stats(
         admitted_tokens=scheduler.admission.admitted_tokens,
         **vars(counters),
         **constraints._asdict(),
-        compiles_after_ready=runner.compiles_after_ready,
+        compiles_after_ready=device.compiles_after_ready,
         **_waiting_by_reason(scheduler),
         schedule_seconds=timer.seconds(SCHEDULE),
         dispatch_seconds=timer.seconds(DISPATCH),
@@ -80,10 +80,10 @@ def read_stats(
         bytes=float(costs.bytes),
         iteration_tokens=costs.iteration_tokens,
         step_tokens=tuple(costs.step_tokens),
-        **_of_experts(runner.expert_load()),
-        memory_used=tuple(device.used for device in memory),
-        memory_peak=tuple(device.peak for device in memory),
-        memory_limit=tuple(device.limit for device in memory),
+        **_of_experts(device.expert_load),
+        memory_used=tuple(memory.used for memory in device.memory),
+        memory_peak=tuple(memory.peak for memory in device.memory),
+        memory_limit=tuple(memory.limit for memory in device.memory),
         **_of_hosts(list(hosts)),
     )
 

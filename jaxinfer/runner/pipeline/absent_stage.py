@@ -3,10 +3,10 @@
 from typing import Any
 
 import jax
-import numpy as np
 
+from jaxinfer.engine.device.calls import Write
 from jaxinfer.engine.device.runner import ExpertTokens
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.expert_load import StepLoad
@@ -32,13 +32,7 @@ class AbsentStage(Handed):
 
     def make_slots(self) -> None: ...
 
-    def init_slots(self, packed: np.ndarray) -> None: ...
-
-    def set_history(self, packed: PackedHistory) -> None: ...
-
-    def copy_blocks(self, packed: np.ndarray) -> None: ...
-
-    def set_masks(self, packed: PackedMasks) -> None: ...
+    def write(self, call: Write) -> None: ...
 
     def collect(self, load: StepLoad) -> None: ...
 

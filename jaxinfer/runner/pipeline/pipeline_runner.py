@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxinfer.engine.device.runner import DeviceMemory, Drafts, ExpertTokens, LatePrograms
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
+from jaxinfer.engine.device.device_runner import DeviceRunner
+from jaxinfer.engine.device.runner import Drafts, ExpertTokens, LatePrograms, RunnerStatus
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -53,7 +55,7 @@ class StagesInFlight(NamedTuple):
     loads: tuple[StepLoad, ...]
 
 
-class PipelineRunner:
+class PipelineRunner(DeviceRunner):
     """A runner like `JaxRunner`, over stages. A step is dispatched to all of them at once; each computes it when the
     one before has handed over its hidden states. Drawn tokens return to the first stage on the devices."""
 
@@ -67,6 +69,7 @@ class PipelineRunner:
         expert_placement_steps: int = 0,
     ):
         """stores: of each stage's programs."""
+        super().__init__()
         self.shapes = shapes
         every = zip(model.parts, model.stages, stores or [None] * len(model.parts), strict=True)
         self.stages = tuple(
@@ -82,22 +85,6 @@ class PipelineRunner:
         self._newest = NewestTokens(first.nothing_given(), len(self.stages))
         self._compiles_at_ready = 0
         self.step_seconds: dict[tuple[StepKind, int], float] = {}
-
-    @property
-    def compiles_after_ready(self) -> int:
-        """Compilations in this process since `warm_up` ended."""
-        return compile_counter.count - self._compiles_at_ready
-
-    @property
-    def compiling(self) -> bool:
-        """True while a program is made in the midst of a step (`lazy_compile`)."""
-        return any(stage.programs.compiling for stage in self._here)
-
-    @property
-    def late_programs(self) -> LatePrograms:
-        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
-        late = [stage.programs.late for stage in self._here]
-        return LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late))
 
     @property
     def making_seconds(self) -> MakingSeconds:
@@ -126,17 +113,9 @@ class PipelineRunner:
                 stage.warm_up_moves()
         self._compiles_at_ready = compile_counter.count
 
-    def init_slots(self, packed: np.ndarray) -> None:
+    def write(self, call: Write) -> None:
         for stage in self.stages:
-            stage.init_slots(packed)
-
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        for stage in self.stages:
-            stage.copy_blocks(packed)
-
-    def set_history(self, packed: PackedHistory) -> None:
-        for stage in self.stages:
-            stage.set_history(packed)
+            stage.write(call)
 
     def forward(self, step: PackedForward) -> StagesForwarded:
         out, load = self.stages[0].forward(step, self._newest.after(step.needs))
@@ -160,11 +139,11 @@ class PipelineRunner:
             loads.append(load)
         return StagesForwarded(out, here, tuple(loads)), rows
 
-    def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
-        here, loads = forwarded.here, forwarded.loads
+    def sample(self, step: PackedForward, begun: StagesForwarded) -> StagesInFlight:
+        here, loads = begun.here, begun.loads
         if not step.num_scored:
             return StagesInFlight(SampledStep(step, here, None), loads)
-        sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, forwarded.last))
+        sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, begun.last))
         return StagesInFlight(SampledStep.begun(step, here, sampled), loads)
 
     def burst(self, step: PackedBurst) -> StagesInFlight:
@@ -177,12 +156,12 @@ class PipelineRunner:
             drafted.drafted.copy_to_host_async()
         return drafted
 
-    def read_drafts(self, step: PackedBurst, drafted: StagesDrafted) -> Drafts:
-        found: Any = Drafted.unpacked(step.of_rows(np.asarray(drafted.drafted)))
+    def drafts(self, step: PackedBurst, begun: StagesDrafted) -> Drafts:
+        found: Any = Drafted.unpacked(step.of_rows(np.asarray(begun.drafted)))
         return Drafts(found.drafts, found.count)
 
-    def verify(self, step: PackedBurst, drafted: StagesDrafted, counts: np.ndarray) -> StagesInFlight:
-        return self._accept(step, drafted, step.in_rows(counts, self.shapes.shards))
+    def verify(self, step: PackedBurst, begun: StagesDrafted, counts: np.ndarray) -> StagesInFlight:
+        return self._accept(step, begun, step.in_rows(counts, self.shapes.shards))
 
     def _draft(self, step: PackedBurst) -> StagesDrafted:
         first = self.stages[0]
@@ -208,17 +187,22 @@ class PipelineRunner:
         self._newest.add(step, back)
         return results
 
-    def set_masks(self, packed: PackedMasks) -> None:
-        self._last.set_masks(packed)
-
-    def collect(self, handle: StagesInFlight) -> StepResult:
-        result = handle.sampled.result()
-        for stage, load in zip(self.stages, handle.loads, strict=True):
+    def result(self, started: StagesInFlight) -> StepResult:
+        result = started.sampled.result()
+        for stage, load in zip(self.stages, started.loads, strict=True):
             stage.collect(load)
         return result
 
-    def expert_load(self) -> ExpertTokens | None:
-        return _joined([load for stage in self.stages if (load := stage.expert_load()) is not None])
+    def status(self) -> RunnerStatus:
+        """A reading, as `Runner.status`."""
+        late = [stage.programs.late for stage in self._here]
+        return RunnerStatus(
+            tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat),
+            any(stage.programs.compiling for stage in self._here),
+            LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late)),
+            compile_counter.count - self._compiles_at_ready,
+            _joined([load for stage in self.stages if (load := stage.expert_load()) is not None]),
+        )
 
     def reset(self) -> None:
         """Makes blocks and slot state anew, with the programs of the first time. Raises where a device is gone."""
@@ -230,9 +214,6 @@ class PipelineRunner:
         for stage in self.stages:
             stage.wait()
 
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        return tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat)
-
     def close(self) -> None:
         """Drops the devices' arrays."""
         for stage in self.stages:
@@ -241,14 +222,14 @@ class PipelineRunner:
     def _run_all(self) -> None:
         """Runs every program over padding alone."""
         packer = Packer(self.shapes)
-        self.init_slots(packer.no_slots())
-        self.copy_blocks(packer.no_copies())
+        self.write(InitSlots(packer.no_slots()))
+        self.write(CopyBlocks(packer.no_copies()))
         forwarded = None
         for kind, size in self._last.table.names:
             if kind == "masks":
-                self.set_masks(packer.no_masks(size))
+                self.write(SetMasks(packer.no_masks(size)))
             elif kind == "history":
-                self.set_history(packer.no_history(size))
+                self.write(SetHistory(packer.no_history(size)))
             elif kind == "accept":
                 self._warm_drafts(packer, size)
             elif kind == "sample":
@@ -267,7 +248,7 @@ class PipelineRunner:
     def _warm_drafts(self, packer: Packer, rows: int) -> None:
         step = packer.padding(StepKind.SPECULATE, rows)
         assert isinstance(step, PackedBurst)
-        self.collect(self.burst(step))
+        self.result(self.burst(step))
         self._newest.clear()
 
     def _timed(self, step: PackedForward) -> StagesForwarded:

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
 from jaxinfer.engine.device.runner import ExpertTokens
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
@@ -85,18 +86,15 @@ class StageDevice(Handed):
         """Makes the state of slots anew."""
         self._known, self._tables = self._make_slots()
 
-    def init_slots(self, packed: np.ndarray) -> None:
-        """Initialise slots, as `Runner.init_slots`."""
-        self._known, self._tables = self.programs["admit", 0](self._known, self._tables, packed)
-
-    def set_history(self, packed: PackedHistory) -> None:
-        """Write tokens of slots, as `Runner.set_history`, if the stage knows slots."""
-        if self._known is not None:
-            self._known = self.programs["history", packed.bucket](self._known, packed.array)
-
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        """Copy KV blocks, as `Runner.copy_blocks`."""
-        self.kv = self.programs["copies", 0](self.kv, packed)
+    def write(self, call: Write) -> None:
+        """Starts to change what the stage remembers; calls for what it does not know are not its."""
+        match call:
+            case InitSlots(packed):
+                self._known, self._tables = self.programs["admit", 0](self._known, self._tables, packed)
+            case SetHistory(packed) if self._known is not None:
+                self._known = self.programs["history", packed.bucket](self._known, packed.array)
+            case CopyBlocks(packed):
+                self.kv = self.programs["copies", 0](self.kv, packed)
 
     def forward(self, step: PackedForward, given: jax.Array | Passed) -> tuple[StageForwarded, StepLoad]:
         """Starts the stage's part of a forward pass. given: what the stage is handed, as `StageForward` takes it."""
@@ -134,7 +132,7 @@ class StageDevice(Handed):
         self._load.collect(load)
 
     def expert_load(self) -> ExpertTokens | None:
-        """Read the load of the stage's experts, as `Runner.expert_load`."""
+        """Read the load of the stage's experts."""
         return self._load.read()
 
     def warm_up_moves(self) -> None:
@@ -169,16 +167,17 @@ class LastStage(StageDevice):
     def make_slots(self) -> None:
         self._state, self._params, self._masks, self._tables = self._make_slots()
 
-    def init_slots(self, packed: np.ndarray) -> None:
-        program = self.programs["admit", 0]
-        self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
-
-    def set_masks(self, packed: PackedMasks) -> None:
-        """Write masks of constrained rows, as `Runner.set_masks`."""
-        self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
-
-    def set_history(self, packed: PackedHistory) -> None:
-        self._state = self.programs["history", packed.bucket](self._state, packed.array)
+    def write(self, call: Write) -> None:
+        match call:
+            case InitSlots(packed):
+                program = self.programs["admit", 0]
+                self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
+            case SetMasks(packed):
+                self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
+            case SetHistory(packed):
+                self._state = self.programs["history", packed.bucket](self._state, packed.array)
+            case CopyBlocks():
+                super().write(call)
 
     def accept(
         self, step: PackedBurst, hidden: jax.Array, drafted: jax.Array, legal: np.ndarray
