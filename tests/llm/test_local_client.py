@@ -100,7 +100,8 @@ async def test_a_request_that_cannot_be_queued_ends_alone(
 
 async def test_an_engine_that_fails_ends_every_stream(caplog: pytest.LogCaptureFixture) -> None:
     built = simulated.build_engine(engine_config("m", None, {})).core
-    collect, steps = built.runner.collect, iter(range(100))
+    device: Any = built.runner
+    collect, steps = device.collect, iter(range(100))
 
     def failing(index: int) -> Any:
         if next(steps) == 5:
@@ -110,7 +111,7 @@ async def test_an_engine_that_fails_ends_every_stream(caplog: pytest.LogCaptureF
     def lost() -> None:
         raise RuntimeError("the device was lost")
 
-    built.runner.collect, built.runner.reset = failing, lost
+    device.collect, device.reset = failing, lost
     client = LocalEngineClient(built)
     ends = await asyncio.gather(*(read(client, request(f"r{i}", 60)) for i in range(4)), return_exceptions=True)
     assert [type(end) for end in ends] == [EngineDeadError] * 4

@@ -79,11 +79,11 @@ class Runner(Protocol):
         """Starts what a call asks for; does not wait for the device."""
         ...
 
-    def read_drafts(self, index: int) -> Drafts:
+    def read_drafts(self, index: int, /) -> Drafts:
         """Waits for the drafts of a step that waits for `Sample`, not for its forward pass."""
         ...
 
-    def collect(self, index: int) -> StepResult:
+    def collect(self, index: int, /) -> StepResult:
         """Waits for the results of a step. Steps are collected in the order in which they were started."""
         ...
 
