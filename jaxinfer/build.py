@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from jaxinfer import heap
 from jaxinfer.config import AttentionBackend, EngineConfig
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.recording import RecordingRunner
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import ModelInfo
@@ -153,7 +154,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
     if constraints is not None:
         constraints.wait_ready()
     core = EngineCore(
-        team.leading(made.runner),
+        _recorded(team.leading(made.runner), config.runner.fault_folder),
         made.info,
         scheduler=config.scheduler,
         cache=config.cache,
@@ -166,6 +167,10 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
     seconds = laps.seconds(*made.runner.making_seconds)
     log.info("engine built in %s", seconds)
     return BuiltEngine(core, made.folder, seconds)
+
+
+def _recorded(runner: Runner, folder: str | None) -> Runner:
+    return runner if folder is None else RecordingRunner(runner, Path(folder))
 
 
 def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | None = None) -> Runner:

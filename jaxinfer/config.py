@@ -257,6 +257,9 @@ class RunnerConfig:
     """Layers that are alike as one loop over matrices that are held as one array: programs compile sooner, and a step
     is handed to several devices sooner; while weights are read, host memory holds all layers of a matrix at once. auto:
     on a CPU, and on several TPU devices, where this copies no weights."""
+    fault_folder: str | None = None
+    """Folder in which a step that fails leaves the last thousand calls of the device, for `scripts/replay_fault.py`;
+    they hold the tokens of requests. By default none are kept."""
     xla_flags: str = ""
     """More options of XLA for every program, as "xla_gpu_autotune_level=2 xla_gpu_enable_triton_gemm=false"; they come
     before all others."""

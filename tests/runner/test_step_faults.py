@@ -2,6 +2,7 @@
 
 import gc
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine import core as engine_core
+from jaxinfer.engine.device.recording import RecordingRunner, read_recording, replay
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.engine.outputs import Outputs
@@ -93,6 +95,23 @@ def test_a_result_that_cannot_be_read_is_a_fault(monkeypatch) -> None:
     core = make_core(device)
     assert tokens_of(drive(core, workload())) == expected
     assert core.stats().step_faults == 4
+
+
+@pytest.mark.parametrize("kind", ["admit", "decode", "sample"])
+def test_a_fault_is_replayed_from_its_recording(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = runner()
+    programs = device.programs
+    device.reset()
+    monkeypatch.setattr(device, "programs", FailingPrograms(programs, 3, kind))
+    drive(make_core(RecordingRunner(device, tmp_path)), workload())
+    (file,) = tmp_path.iterdir()
+    recording = read_recording(file)
+    assert recording.fault.error == "RuntimeError: the program failed"
+    for at, fault in ((3, recording.fault), (100, None)):
+        device.reset()
+        monkeypatch.setattr(device, "programs", FailingPrograms(programs, at, kind))
+        assert replay(device, recording) == fault
+    device.reset()
 
 
 def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:

@@ -1,0 +1,138 @@
+"""RecordingRunner: keeps what a runner was asked last, and writes it to a file where it fails, to be replayed."""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from jaxinfer.engine.device.calls import Call, Reset, decode, encode
+from jaxinfer.engine.device.runner import Drafts, Runner, RunnerStatus
+from jaxinfer.engine.step.plan import StepKind, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.version import __version__
+
+log = logging.getLogger(__name__)
+
+Asked = Literal["submit", "read_drafts", "collect"]
+KEPT = 1000
+"""Entries at most; of 256 rows that decode one has 4 KiB."""
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """What a runner was asked: the message of a call, or the index of a step for the others."""
+
+    asked: Asked
+    given: bytes | int
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The number of the entry that failed, from 0, and its error."""
+
+    entry: int
+    error: str
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """Entries since the runner was ready or reset, or the last `KEPT` of them, the last of which failed."""
+
+    version: str
+    entries: list[Entry]
+    fault: Fault
+
+
+class RecordingRunner:
+    """A Runner that keeps what it is asked, for about a microsecond a call, and performs it on `runner`. folder: where
+    recordings are written, a file a fault."""
+
+    def __init__(self, runner: Runner, folder: Path):
+        self._runner = runner
+        self._folder = folder
+        self._entries: deque[Entry] = deque(maxlen=KEPT)
+        self._written = 0
+
+    @property
+    def shapes(self) -> EngineShapes:
+        return self._runner.shapes
+
+    @property
+    def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
+        return self._runner.step_seconds
+
+    def submit(self, call: Call) -> None:
+        if isinstance(call, Reset):
+            self._entries.clear()
+            self._runner.submit(call)
+            return
+        with self._recorded("submit", encode(call)):
+            self._runner.submit(call)
+
+    def read_drafts(self, index: int) -> Drafts:
+        with self._recorded("read_drafts", index):
+            return self._runner.read_drafts(index)
+
+    def collect(self, index: int) -> StepResult:
+        with self._recorded("collect", index):
+            return self._runner.collect(index)
+
+    def status(self) -> RunnerStatus:
+        return self._runner.status()
+
+    def close(self) -> None:
+        self._runner.close()
+
+    @contextmanager
+    def _recorded(self, asked: Asked, given: bytes | int) -> Iterator[None]:
+        self._entries.append(Entry(asked, given))
+        try:
+            yield
+        except Exception as error:
+            self._write(error)
+            raise
+
+    def _write(self, error: Exception) -> None:
+        """A fault stays the engine's, whether or not its recording can be written."""
+        entries = list(self._entries)
+        recording = Recording(__version__, entries, Fault(len(entries) - 1, _told(error)))
+        file = self._folder / f"fault-{os.getpid()}-{self._written}.calls"
+        self._written += 1
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(msgspec.msgpack.encode(recording))
+        except OSError as reason:
+            log.warning("the calls before a fault could not be written to %s: %s", file, reason)
+        else:
+            log.warning("%d calls up to a fault are in %s", len(entries), file)
+
+
+def read_recording(file: Path) -> Recording:
+    """Read a file of a RecordingRunner. Raises OSError, and ValueError where it holds something else."""
+    return msgspec.msgpack.decode(file.read_bytes(), type=Recording)
+
+
+def replay(runner: Runner, recording: Recording) -> Fault | None:
+    """Ask a runner, which is new or was reset, for all of a recording. Returns the first fault; None if none comes."""
+    for number, entry in enumerate(recording.entries):
+        try:
+            _ask(runner, entry)
+        except Exception as error:
+            return Fault(number, _told(error))
+    return None
+
+
+def _ask(runner: Runner, entry: Entry) -> None:
+    match entry:
+        case Entry("submit", bytes(message)):
+            runner.submit(decode(message))
+        case Entry("read_drafts", int(index)):
+            runner.read_drafts(index)
+        case Entry("collect", int(index)):
+            runner.collect(index)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
