@@ -4,14 +4,15 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import tyro
 import yaml
 
 from jaxinfer.cli.aliases import with_our_names
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.cli.help_text import TOLD_DEFAULT, flowing_doc
+from jaxinfer.cli.help_groups import COMMON, help_groups
+from jaxinfer.cli.help_text import flag_texts, flowing_doc, told_fields
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
@@ -32,6 +33,7 @@ _CONFIG = Annotated[
         help_behavior_hint="",
     ),
 ]
+_FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 ONE_AT_A_TIME = EngineConfig(runner=RunnerConfig(lazy_compile=True))
 """Defaults of the commands that serve one person: a conversation uses few of the programs that many requests need."""
 
@@ -44,13 +46,16 @@ def parse_settings(
     groups: what the command has beside the engine: a name, and a frozen dataclass of defaults. engine: the command's
     own defaults. Raises JaxinferError where a flag or the file is wrong.
     """
-    kind = _settings_class(groups, engine or EngineConfig())
+    engine = engine or EngineConfig()
+    if command in COMMON and not {"-h", "--help"}.isdisjoint(arguments):
+        shown = help_groups(_groups(groups, engine), COMMON[command])
+        parse_flags(_settings_class(engine.model, shown), command, ["--help"], config=_FLAT)
+    kind = _settings_class(engine.model, {name: _shown(group) for name, group in _groups(groups, engine).items()})
     arguments = with_our_names(arguments, _flags(kind()))
     file = _config_file(arguments)
     defaults = kind() if file is None else _with_file(kind(), file)
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
     has_model = defaults.model != kind().model
-    settings = parse_flags(kind, command, arguments, has_model=has_model, default=defaults, config=config)
+    settings = parse_flags(kind, command, arguments, has_model=has_model, default=defaults, config=_FLAT)
     values = {name: _plain(value) for name, value in vars(settings).items()}
     # A shell completes a folder's name with a slash, which is no part of the model's name.
     values["model"] = values["model"].rstrip("/") or values["model"]
@@ -59,14 +64,16 @@ def parse_settings(
     return EngineConfig(**values), SimpleNamespace(**own)
 
 
-def _settings_class(groups: dict[str, Any], engine: EngineConfig) -> type[Any]:
-    """EngineConfig's fields with the model as the positional argument, `--config`, and the command's own groups."""
-    inside = {field.name: getattr(engine, field.name) for field in dataclasses.fields(EngineConfig)}
-    model = inside.pop("model")
+def _groups(own: dict[str, Any], engine: EngineConfig) -> dict[str, Any]:
+    """The command's own groups, and the engine's."""
+    names = [field.name for field in dataclasses.fields(engine) if field.name != "model"]
+    return {**own, **{name: getattr(engine, name) for name in names}}
+
+
+def _settings_class(model: str, groups: dict[str, Any]) -> type[Any]:
+    """Return a class of groups with the model as the positional argument, and `--config`."""
     fields: list[Any] = [("model", _MODEL, dataclasses.field(default=model))]
-    for name, default in {**groups, **inside}.items():
-        shown = _shown(default)
-        fields.append((name, type(shown), dataclasses.field(default=shown)))
+    fields += [(name, type(group), dataclasses.field(default=group)) for name, group in groups.items()]
     fields.append(("config", _CONFIG, dataclasses.field(default=None)))
     return dataclasses.make_dataclass("Settings", fields, frozen=True)
 
@@ -81,12 +88,8 @@ def _flags(settings: Any) -> list[str]:
 def _shown(group: Any) -> Any:
     """The group as one of a subclass, whose help says no default where that is nothing: the texts say what holds."""
     kind = type(group)
-    hints = get_type_hints(kind, include_extras=True)
-    fields = [
-        (field.name, Annotated[hints[field.name], TOLD_DEFAULT], dataclasses.field(default=getattr(group, field.name)))
-        for field in dataclasses.fields(group)
-    ]
-    namespace = {"__doc__": flowing_doc(kind)}
+    fields = told_fields(group, [field.name for field in dataclasses.fields(group)])
+    namespace = {"__doc__": flowing_doc(kind.__doc__ or "", flag_texts(kind))}
     return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), namespace=namespace, frozen=True)()
 
 

@@ -18,7 +18,10 @@ import openai
 import pytest
 
 from jaxinfer.cli.absent_flags import ABSENT
+from jaxinfer.cli.help_groups import COMMON
+from jaxinfer.config import EngineConfig
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import Tokenizer
 from jaxinfer.version import __version__
 from tests.cli.command_line import ENVIRONMENT, REAL, SIMULATED, Running, call, call_each, slow
@@ -177,6 +180,19 @@ def _goes_on(line: str, after: str) -> bool:
 @pytest.mark.parametrize("command", ["serve", "chat", "generate", "plan", "inspect", "convert"])
 def test_help_tells_no_default_that_is_nothing(command: str) -> None:
     assert re.findall(r"\(default:\s+(?:None)?\)", help_of(command)) == []
+
+
+def test_help_of_serve_begins_with_common_flags_and_has_every_flag_once() -> None:
+    told = re.findall(
+        r"^│ (?:--([a-z0-9-]+)|(\w+ options))", call("serve", "--help", COLUMNS="80").stdout.replace("╭─ ", "│ "), re.M
+    )
+    names = [group or flag.replace("-", "_") for flag, group in told]
+    first = names.index("common options") + 1
+    assert tuple(names[first : first + 20]) == COMMON["serve"]
+    assert names[first + 20] == "server options"
+    groups = [ServerConfig(), *vars(EngineConfig()).values()]
+    fields = [field.name for group in groups if dataclasses.is_dataclass(group) for field in dataclasses.fields(group)]
+    assert sorted(name for name in names if "options" not in name) == sorted(["config", *fields])
 
 
 @pytest.mark.parametrize("command", ["serve", "plan", "inspect"])
