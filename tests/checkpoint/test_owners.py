@@ -10,6 +10,7 @@ import pytest
 from jaxinfer.checkpoint.owners import candidates
 from jaxinfer.checkpoint.source import resolve
 from jaxinfer.errors import ModelError
+from tests.checkpoint import resolve_named
 from tests.material import REPOSITORY
 
 
@@ -55,18 +56,10 @@ def test_a_name_is_looked_up_or_the_error_lists_who_it_may_be(tmp_path: Path, mo
 @pytest.mark.parametrize("name", ["Qwen3-0.6B", "nobody/nothing", "my-model"])
 def test_a_dead_network_takes_our_time_limit(tmp_path: Path, name: str) -> None:
     """huggingface_hub reads it once, when it is first imported: so in a process of its own."""
-    program = (
-        "import sys\n"
-        "from jaxinfer.checkpoint.source import resolve\n"
-        "from jaxinfer.errors import ModelError\n"
-        "try:\n    resolve(sys.argv[1])\nexcept ModelError:\n    pass\n"
-        "from huggingface_hub import constants\n"
-        "print(constants.HF_HUB_ETAG_TIMEOUT)\n"
-    )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     environment.pop("HF_HUB_ETAG_TIMEOUT", None)
     done = subprocess.run(
-        [sys.executable, "-c", program, name],
+        [sys.executable, "-m", resolve_named.__name__, name],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,

@@ -132,19 +132,7 @@ def test_the_table_of_the_readme_is_that_of_the_manifest() -> None:
 
 # The scenarios' own runners: a script that fails must not pass.
 
-PYTHON_SCRIPT = """
-from scenarios import main, scenario
-
-@scenario
-def first(server):
-    assert server.base_url == "http://there/v1"
-
-@scenario
-async def second(server):
-    assert server.model == "right", "the wrong model"
-
-main()
-"""
+PYTHON_SCRIPT = (HERE / "failing_scenario.py").read_text()
 NODE_SCRIPT = """
 import assert from "node:assert/strict";
 import { run, server } from "./scenarios.mjs";

@@ -25,6 +25,7 @@ from jaxinfer.convert.work_folder import WorkFolder
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError
 from jaxinfer.folder_files import UNFINISHED
 from jaxinfer.models.declared import read_declared
+from tests.convert import convert_by_parts
 from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
 from tests.models.goldens import GOLDENS
 
@@ -55,27 +56,9 @@ def model_of_many_parts(folder: Path) -> Path:
     return folder
 
 
-_RUN = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from jaxinfer.convert import safetensors_folder
-from jaxinfer.convert.work_folder import WorkFolder
-from tests.convert.conversions import converted
-safetensors_folder.MOST_BYTES = 1_500_000  # many files
-
-def told(self, name, write, add=WorkFolder.add):
-    print("part", flush=True)
-    add(self, name, write)
-
-WorkFolder.add = told
-converted(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], quantization="int8")
-"""
-
-
 def run(source: Path, out: Path, to: str) -> subprocess.Popen[str]:
     """A conversion in a process of its own, which writes a line as each part begins."""
-    command = [sys.executable, "-c", _RUN, str(source), str(out), to]
+    command = [sys.executable, "-m", convert_by_parts.__name__, str(source), str(out), to]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

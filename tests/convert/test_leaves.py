@@ -12,6 +12,7 @@ from jaxinfer.checkpoint.leaves import FOLDER, KEY
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.models.declared import read_declared
 from jaxinfer.models.loaded import load_model
+from tests.convert import leaves_over_meshes, restore_damaged
 from tests.convert.conversions import assert_equal_leaves, converted, loaded, with_kv_scales
 from tests.models.goldens import FAMILIES, GOLDENS
 from tests.quantization.checkpoints import LLAMA, MOE, made
@@ -57,29 +58,6 @@ def test_a_checkpoint_that_is_quantised_already(form: str, config: dict, tmp_pat
     assert_equal_leaves(loaded(out), loaded(source))
 
 
-MESHES = """
-from pathlib import Path
-from jaxinfer.parallel.mesh_config import MeshConfig, ONE_DEVICE
-from jaxinfer.parallel.rules import ShardingRules
-from tests.convert.conversions import assert_equal_leaves, converted, loaded
-from tests.models.goldens import GOLDENS
-from tests.quantization.checkpoints import LLAMA, made
-from tests.quantization.forms import FORMS
-
-rules = ShardingRules(mlp=(), expert_mlp=())  # few channels: they do not divide
-def check(name, quantization, devices, folder):
-    source, mesh = GOLDENS / name, MeshConfig({"tensor": devices}, rules)
-    if name == "groups":  # of 32 columns, which divide
-        source = made({**LLAMA, "torch_dtype": "float32"}, {}, FORMS["fp8-rows"][1]).write_plain(Path(folder) / name)
-    one = converted(source, Path(folder) / "one", "orbax", quantization=quantization)
-    assert_equal_leaves(loaded(one, mesh=mesh), loaded(source, quantization, mesh))
-    many = converted(source, Path(folder) / "many", "orbax", quantization=quantization, mesh=mesh)
-    assert_equal_leaves(loaded(many, mesh=mesh), loaded(source, quantization, mesh))
-    again = converted(many, Path(folder) / "again", "orbax")
-    assert_equal_leaves(loaded(again), loaded(source, quantization))
-"""
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "quantization", "devices"),
@@ -101,7 +79,7 @@ def check(name, quantization, devices, folder):
 def test_one_device_and_several(name: str, quantization: str, devices: int, tmp_path: Path) -> None:
     """Four devices copy two KV heads, or give a device a part of a tied table; on five there are heads and rows of
     zeros."""
-    run_on_devices(MESHES + f"check({name!r}, {quantization!r}, {devices}, {str(tmp_path)!r})", devices)
+    run_on_devices(leaves_over_meshes.check, devices, name, quantization, devices, str(tmp_path))
 
 
 def test_another_type_or_scheme_is_refused(tmp_path: Path) -> None:
@@ -169,53 +147,13 @@ def test_a_missing_chunk_is_an_error_that_names_it(leaf: str, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_missing_chunk_of_copied_heads(tmp_path: Path) -> None:
-    program = f"""
-from pathlib import Path
-import pytest
-from jaxinfer.errors import ModelError
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.parallel.rules import ShardingRules
-from tests.convert.conversions import converted, loaded
-from tests.models.goldens import GOLDENS
-out = converted(GOLDENS / "qwen2", Path({str(tmp_path)!r}) / "out", "orbax")
-(out / "leaves/blocks.1/blocks.1.attention.qkv/0.0.0.0").unlink()
-with pytest.raises(ModelError, match="attention.qkv/0.0.0.0.* is missing"):
-    loaded(out, mesh=MeshConfig({{"tensor": 4}}, ShardingRules(mlp=(), expert_mlp=())))
-"""
-    run_on_devices(program, 4)
-
-
-_RESTORE = """
-import gc, sys, time
-from pathlib import Path
-import jax, numpy as np
-from jaxinfer.checkpoint.leaves import FOLDER, Leaves, save_part
-from jaxinfer.errors import ModelError
-
-folder, damage = Path(sys.argv[1]), sys.argv[2]
-sizes = {"blocks.0.a": 1, "blocks.0.b": 8, "blocks.0.c": 8}
-arrays = {name: np.random.default_rng(0).random((size, 2**20), "f4") for name, size in sizes.items()}
-(folder / FOLDER).mkdir()
-save_part(folder / FOLDER / "blocks.0", {name: jax.numpy.asarray(array) for name, array in arrays.items()})
-chunk = folder / FOLDER / "blocks.0" / "blocks.0.a" / "0.0"
-content = chunk.read_bytes()
-chunk.unlink()
-if damage == "cut off":
-    chunk.write_bytes(content[:100])
-leaves = Leaves(folder, {name: (array.shape, "float32") for name, array in arrays.items()})
-try:
-    leaves.restore({name: jax.sharding.SingleDeviceSharding(jax.devices()[0]) for name in arrays})
-except ModelError as error:
-    print(error)
-time.sleep(1)  # other reads end
-gc.collect()
-"""
+    run_on_devices(leaves_over_meshes.miss_a_chunk_of_copied_heads, 4, str(tmp_path))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("damage", ["missing", "cut off"])
 def test_a_damaged_chunk_is_one_error_though_others_are_being_read(damage: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _RESTORE, str(tmp_path), damage]
+    command = [sys.executable, "-m", restore_damaged.__name__, str(tmp_path), damage]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "blocks.0: cannot be read" in found.stdout
     assert "blocks.0.a/0.0" in found.stdout
@@ -224,17 +162,7 @@ def test_a_damaged_chunk_is_one_error_though_others_are_being_read(damage: str, 
 
 @pytest.mark.long
 def test_chunks_are_those_of_a_mesh(tmp_path: Path) -> None:
-    program = f"""
-import json
-from pathlib import Path
-from jaxinfer.parallel.mesh_config import MeshConfig
-from tests.convert.conversions import converted
-from tests.models.goldens import GOLDENS
-out = converted(GOLDENS / "qwen2", Path({str(tmp_path)!r}) / "out", "orbax", mesh=MeshConfig({{"tensor": 2}}))
-print(json.loads((out / "leaves" / "embed" / "embed" / ".zarray").read_text()))
-assert json.loads((out / "leaves" / "embed" / "embed" / ".zarray").read_text())["chunks"][0] == 48
-"""
-    run_on_devices(program, 2)
+    run_on_devices(leaves_over_meshes.check_chunks, 2, str(tmp_path))
 
 
 def test_kv_scales_of_the_checkpoint_are_held(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ that of an engine without overlap, and nothing is compiled.
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -75,20 +76,15 @@ def test_with_several_decode_steps_at_once(engines: dict[bool, LLM]) -> None:
         assert llm.engine.stats().multi_step_steps > 0
 
 
-OVER_DEVICES = """
-from jaxinfer import LLM
-from tests.demo.structured_matrix import check_rows
-from tests.demo.test_structured_matrix import nothing_compiles
-
-common = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
-plain, llm = LLM("demo", overlap=False, **common), LLM("demo", mesh="tp2", **common)
-for _ in range(2):  # the second time more of the prompts is cached: other sizes of steps
-    check_rows(llm, plain, "tp 2")
-with nothing_compiles(llm):
-    check_rows(llm, plain, "tp 2")
-"""
+def check_devices() -> None:
+    common: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
+    plain, llm = LLM("demo", overlap=False, **common), LLM("demo", mesh="tp2", **common)
+    for _ in range(2):  # the second time more of the prompts is cached: other sizes of steps
+        check_rows(llm, plain, "tp 2")
+    with nothing_compiles(llm):
+        check_rows(llm, plain, "tp 2")
 
 
 @pytest.mark.long
 def test_over_two_devices() -> None:
-    run_on_devices(OVER_DEVICES, 2)
+    run_on_devices(check_devices, 2)

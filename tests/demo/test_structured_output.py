@@ -308,20 +308,17 @@ def test_files_and_flags_of_generate(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert said in capsys.readouterr().err
 
 
-OVER_DEVICES = """
-from jaxinfer import LLM
-from tests.demo.test_structured_output import asked
-
-found = []
-for mesh in (None, "tp2", "data2-tp4"):
-    llm = LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, lazy_compile=True, **({"mesh": mesh} if mesh else {}))
-    told = llm.generate([f"Tell me of number {i}." for i in range(12)], [asked(i, n=1 + i % 2) for i in range(12)])
-    found.append([choice.token_ids for one in told for choice in one.outputs])
-    llm.close()
-assert found[0] == found[1] == found[2]
-"""
+def compare_meshes() -> None:
+    found = []
+    for mesh in (None, "tp2", "data2-tp4"):
+        named: dict[str, Any] = {"mesh": mesh} if mesh else {}
+        llm = LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, lazy_compile=True, **named)
+        told = llm.generate([f"Tell me of number {i}." for i in range(12)], [asked(i, n=1 + i % 2) for i in range(12)])
+        found.append([choice.token_ids for one in told for choice in one.outputs])
+        llm.close()
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.long
 def test_texts_are_the_same_over_several_devices() -> None:
-    run_on_devices(OVER_DEVICES, 8)
+    run_on_devices(compare_meshes, 8)

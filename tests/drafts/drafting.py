@@ -72,6 +72,9 @@ REQUESTS = (
 )
 """A prompt in chunks, a hit in the prefix cache, forks, and parameters that drafts must heed."""
 
+WITH_ONE_TOKEN = (*REQUESTS, GenerateRequest("one", PROMPT[:1], drawn(6, temperature=0.0)))
+"""These and a prompt of one token."""
+
 
 def fail_bursts(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Collection[int]) -> None:
     """Has these calls of `burst`, counted from 1, fail."""

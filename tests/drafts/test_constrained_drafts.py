@@ -17,14 +17,16 @@ from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, JaxRunner
-from jaxinfer.speculation import Method
+from jaxinfer.speculation import Method, Speculation
 from tests.drafts.drafting import EOS, check_equal, made, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
-from tests.runner.tiny import VOCABULARY, drive, make_core, with_blocks
+from tests.runner.tiny import VOCABULARY, drive, make_core, tiny_model, tiny_shapes, with_blocks
 from tests.turns import one_of
 
 LOOSE, FORCING, SHORT = (Toy(*values).constraint for values in ((5, 80, False), (8, 80, True), (2, 16, False)))
@@ -291,30 +293,21 @@ def test_no_more_is_drafted_than_a_step_asks_for(method: Method, monkeypatch: py
         assert (drafts[:, max(counts.max(), 1) :] < 0).all()
 
 
-OVER_SHARDS = """
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.speculation import Speculation
-from tests.drafts.test_constrained_drafts import core_of, requests
-from tests.drafts.drafting import check_equal
-from tests.runner.tiny import drive, tiny_model, tiny_shapes
+def compare_shards() -> None:
+    def run(shards: int, drafting: Speculation | None):
+        mesh = make_mesh(MeshConfig({"data": shards}))
+        model = tiny_model((None, 12), mesh=mesh)
+        shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, shards=shards, drafting=drafting)
+        device = JaxRunner(model, shapes)
+        device.warm_up(lazy=True)
+        core = core_of(device)
+        return drive(core, [one for one in requests()[2:18] if one.sampling.n <= 2]), core.stats()
 
-def run(shards, drafting):
-    mesh = make_mesh(MeshConfig({"data": shards}))
-    model = tiny_model((None, 12), mesh=mesh)
-    shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, shards=shards, drafting=drafting)
-    device = JaxRunner(model, shapes)
-    device.warm_up(lazy=True)
-    core = core_of(device)
-    return drive(core, [one for one in requests()[2:18] if one.sampling.n <= 2]), core.stats()
-
-found, stats = run(2, Speculation(3, 1, 3))
-check_equal(run(1, None)[0], found)
-assert stats.accepted_tokens > 30, stats.accepted_tokens
-"""
+    found, stats = run(2, Speculation(3, 1, 3))
+    check_equal(run(1, None)[0], found)
+    assert stats.accepted_tokens > 30, stats.accepted_tokens
 
 
 @pytest.mark.long
 def test_over_two_data_shards() -> None:
-    run_on_devices(OVER_SHARDS, 2)
+    run_on_devices(compare_shards, 2)

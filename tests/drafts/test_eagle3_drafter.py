@@ -20,7 +20,7 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import PROMPT, draft_in_turns, drawn, fail_bursts
-from tests.drafts.drafting import REQUESTS as OTHERS
+from tests.drafts.drafting import WITH_ONE_TOKEN as REQUESTS
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
@@ -41,12 +41,6 @@ def runner_of(model: LoadedModel, **sizes) -> JaxRunner:
 def with_head() -> JaxRunner:
     target = tiny_model()
     return runner_of(with_draft(target, tiny_head(target)))
-
-
-REQUESTS = [
-    *OTHERS,
-    GenerateRequest("one", PROMPT[:1], drawn(6, temperature=0.0)),
-]
 
 
 def tokens_of(core: EngineCore, requests=None) -> dict[tuple[str, int], list[int]]:

@@ -12,6 +12,7 @@ import pytest
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.types import FinishReason, TokenDelta
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from tests.engine import left_open
 from tests.engine.gate import Gate, serving
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, tokens_of
@@ -209,23 +210,6 @@ async def test_compiling_and_waiting_are_no_stall(monkeypatch: pytest.MonkeyPatc
 
 def test_an_engine_that_nobody_closes_ends_before_python_does() -> None:
     """In the midst of its work: a thread that Python stops within JAX would end the process by a signal."""
-    code = """
-import asyncio, sys
-from jaxinfer.engine.client.local import LocalEngineClient
-from tests.engine.gate import Gate
-from tests.engine.small import ask, small_core
-
-class Telling(Gate):
-    def close(self):
-        super().close()
-        print("closed")
-
-async def main():
-    client = LocalEngineClient(small_core(Telling()))
-    async for _ in await client.submit(ask("r", 4, 40)):
-        sys.exit(3)
-
-asyncio.run(main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
+    command = [sys.executable, "-m", left_open.__name__]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
     assert (done.returncode, done.stdout) == (3, "closed\n"), done.stderr

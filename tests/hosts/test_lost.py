@@ -21,6 +21,7 @@ from jaxinfer.hosts.errors import HostLostError
 from jaxinfer.hosts.leading import HostLeader
 from tests.engine.followed import FailingCalls
 from tests.engine.small import ask, run, small_core, small_shapes
+from tests.hosts import following_host, stopped_hosts
 from tests.hosts.cluster import FACTS, PATIENT, QUICK, Cluster, Losses, cluster, until
 from tests.hosts.proxy import Proxy
 from tests.material import REPOSITORY
@@ -323,22 +324,9 @@ def test_an_engine_ends_when_a_host_is_lost() -> None:
             run(core)
 
 
-STOPPED = """
-from jaxinfer.engine.device.calls import Reset
-from tests.hosts.cluster import QUICK, cluster
-
-with cluster(1, timing=QUICK) as hosts:
-    print("serving", flush=True)
-    input()
-    hosts.runner.submit(Reset())
-    reasons = hosts.losses.reasons + hosts.hosts[0].losses.reasons
-print(reasons)
-"""
-
-
 def test_hosts_that_were_all_stopped_go_on() -> None:
     """As on a laptop that sleeps, for longer than silence is allowed."""
-    command = [sys.executable, "-c", STOPPED]
+    command = [sys.executable, "-m", stopped_hosts.__name__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -353,20 +341,6 @@ def test_hosts_that_were_all_stopped_go_on() -> None:
             process.kill()
 
 
-FOLLOWER = """
-import sys
-from jaxinfer.engine.device.follower import Follower
-from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.hosts.following import HostFollower
-from tests.engine.small import small_shapes
-from tests.hosts.cluster import FACTS
-
-with HostFollower(3, int(sys.argv[2]), FACTS, lost=lambda reason: print(reason, flush=True)) as stream:
-    stream.join(sys.argv[1])
-    stream.run(Follower(SimulatedRunner(small_shapes())))
-"""
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "text", "seconds"),
@@ -376,7 +350,7 @@ def test_a_process_is_lost_in_time(number: signal.Signals, text: str, seconds: f
     """By the settings that servers have, on the leader and on the other follower."""
     losses = Losses()
     with HostLeader(3, FACTS, lost=losses) as leader:
-        command = [sys.executable, "-c", FOLLOWER, leader.listen("127.0.0.1:0")]
+        command = [sys.executable, "-m", following_host.__name__, leader.listen("127.0.0.1:0")]
         children = [
             subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) for i in (1, 2)
         ]

@@ -56,15 +56,12 @@ NO_JAX = (
     "checkpoint.quantized",
 )
 
-BASE = (
-    "errors", "version", "structural_tag", "constraint", "sampling", "speculation", "parameter", "config",
-    "folder_files",
-)  # fmt: skip
-WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
+BASE = ("errors", "version", "structural_tag", "constraint", "sampling", "speculation", "config", "folder_files")
+WEIGHTS = ("checkpoint", "quantization", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
 SEAM = ("engine.client.base", "engine.types")
 
-PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc", "hosts")
+PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "serving", "server", "rpc", "hosts")
 
 ARROWS = {
     "errors": (),
@@ -80,17 +77,15 @@ ARROWS = {
     "sampling": ("errors", "parameter", "constraint"),
     "config": ("errors", "speculation"),
     "other_values": ("model_config.quantized.refused",),
-    "config_tree": ("errors", "config", "other_values"),
+    "config_tree": ("errors", "other_values"),
     "metrics": (*BASE, "engine.types"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
     "grammar": (*BASE, "heap", "engine.constraint", "engine.step.shapes", "text.limited_process"),
-    "speculative": BASE,
-    "kvtransfer": BASE,
-    "engine": (*BASE, "metrics"),
+    "engine": BASE,
     "engine.kv": (),
     "serving": (*BASE, "fair_queue", "metrics", "text", *SEAM),
     "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
-    "rpc": (*BASE, "metrics", "text", "serving", "engine"),
+    "rpc": (*BASE, "text", "serving", "engine"),
     "hosts": (
         *BASE,
         "engine.device.call_stream",
@@ -105,13 +100,12 @@ ARROWS = {
     "processes": (*BASE, *PROCESS_PARTS, "console", "build", "checkpoint", "parallel"),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
-    "lora": (*BASE, "parallel", "quantization"),
-    "checkpoint": (*BASE, "parallel", "quantization", "model_config"),
+    "checkpoint": (*BASE, "quantization", "model_config"),
     "layers": (*BASE, "parallel", "quantization", "model_config"),
     "models": (*BASE, *WEIGHTS, "model_config", "layers"),
-    "convert": (*BASE, *WEIGHTS, "model_config", "layers", "models"),
+    "convert": (*BASE, *WEIGHTS, "model_config", "models"),
     "plan": (*BASE, "parallel", "quantization", "model_config", "layers", "models", "engine", "runner"),
-    "runner": (*BASE, *WEIGHTS, "model_config", "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
+    "runner": (*BASE, "quantization", "parallel", "model_config", "layers", "models", "engine"),
 }
 """What each package may import; `engine.kv` knows no sequence and no step. Composers put the parts together and may
 import any."""

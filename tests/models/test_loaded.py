@@ -1,9 +1,6 @@
 """Random models, the layers seam, sharding over a mesh, and the shapes that cross to the runner."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import jax
@@ -18,6 +15,8 @@ from jaxinfer.models import weight
 from jaxinfer.models.loaded import load_model, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
+from tests.models.over_two_devices import compare
+from tests.runner.devices import run_on_devices
 
 from .dense import CONFIG, TOKENS, dense_logits
 from .goldens import GOLDENS
@@ -119,46 +118,6 @@ def test_mesh_larger_than_the_machine_is_refused():
         MeshConfig({"tensor": 0})
 
 
-SHARDED = """
-import numpy as np, jax.numpy as jnp
-from tests.models.dense import CONFIG, TOKENS, dense_logits
-from tests.models.goldens import GOLDENS, load
-from jaxinfer.errors import ParameterError
-from jaxinfer.model_config.registry import parse_config
-from jaxinfer.models import weight
-from jaxinfer.models.loaded import load_model, random_model
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.parallel.rules import ShardingRules
-
-mesh = make_mesh(MeshConfig({"tensor": 2}))
-assert dict(mesh.shape) == {"data": 1, "stage": 1, "expert": 1, "tensor": 2}
-for layout in ("unrolled", "stacked"):
-    one = random_model(CONFIG, dtype=jnp.float32, layout=layout)
-    two = random_model(CONFIG, dtype=jnp.float32, layout=layout, mesh=mesh)
-    np.testing.assert_allclose(dense_logits(two, TOKENS), dense_logits(one, TOKENS), atol=1e-4)
-    split = [leaf.addressable_shards[0].data.size * 2 == leaf.size for leaf in two.weights]
-    assert sum(split) > len(split) / 2, split
-    assert two.kv_sharding(0, 8, 4).shard_shape(two.kv_shape(0, 8, 4)) == (2, 2, 8, 4, 1, 16)
-weight._LARGE = 0  # of stacks a layer at a time
-for family in ("llama2", "qwen2"):
-    for layout in ("unrolled", "stacked"):
-        whole, parts = (load(GOLDENS / family, mesh=m, layout=layout) for m in (None, mesh))
-        for a, b in zip((*whole.weights, *whole.head), (*parts.weights, *parts.head), strict=True):
-            np.testing.assert_array_equal(a, b)
-try:
-    load(GOLDENS / "mistral", mesh=mesh)
-except ParameterError as error:
-    assert "kv_heads, 1, cannot be split over tensor=2" in str(error), error
-else:
-    raise AssertionError("one KV head cannot be split")
-load(GOLDENS / "mistral", mesh=mesh, rules=ShardingRules(kv_heads=()))
-"""
-
-
 @pytest.mark.long
 def test_two_devices_equal_one():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_devices(compare, 2)

@@ -41,17 +41,12 @@ def test_plain_products_of_stacked_layers(quantization: str) -> None:
     np.testing.assert_allclose(dense_logits(stacked, _FEW), dense_logits(unrolled, _FEW), atol=1e-4)
 
 
-ON_DEVICES = """
-from jaxinfer.layers.dispatch import Dispatch
-from jaxinfer.parallel.mesh_config import MeshConfig
-from tests.models.test_stacked_layers import check
-
-check("dense", "int8", MeshConfig({"tensor": 2}))
-check("experts", "none", MeshConfig({"tensor": 2}))
-check("experts", "int4", MeshConfig({"expert": 2}))
-"""
+def check_devices() -> None:
+    check("dense", "int8", MeshConfig({"tensor": 2}))
+    check("experts", "none", MeshConfig({"tensor": 2}))
+    check("experts", "int4", MeshConfig({"expert": 2}))
 
 
 @pytest.mark.long
 def test_kernels_read_their_part_on_each_device() -> None:
-    run_on_devices(ON_DEVICES, 2)
+    run_on_devices(check_devices, 2)

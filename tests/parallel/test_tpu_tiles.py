@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.parallel.tpu_tiles import tiled_bytes
+from tests.parallel import tpu_layouts
 
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu, of the extra compile-tpu, is not installed"
@@ -40,15 +41,6 @@ def test_of_an_order_that_is_given() -> None:
     assert tiled_bytes((128, 2048, 96), 16, order=(0, 1, 2)) == 128 * 2048 * 128 * 2
 
 
-ASK = """
-import sys, numpy as np, jax.numpy as jnp
-from jax.experimental import topologies
-for topology in ("v5e:2x2", "v5p:2x2x1", "v6e:2x4", "tpu7x:2x2x1"):
-    device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
-    for line in open(sys.argv[1]):
-        kind, *shape = line.split()
-        print("LAYOUT", kind, *shape, device.client.get_default_layout(jnp.dtype(kind), tuple(map(int, shape)), device))
-"""
 BITS = {"int32": 32, "float32": 32, "bfloat16": 16, "int16": 16, "int8": 8, "float8_e4m3fn": 8, "int4": 4}
 USUAL = (1, 2, 3, 4, 6, 8, 16, 48, 64, 96, 128, 192, 256, 512, 720, 2048, 4096)
 
@@ -60,7 +52,7 @@ def test_as_libtpu_lays_arrays_out(tmp_path) -> None:
     shapes = [_shape(rng) for _ in range(1500)]
     asked.write_text("\n".join(f"{rng.choice(list(BITS))} {' '.join(map(str, shape))}" for shape in shapes))
     done = subprocess.run(
-        [sys.executable, "-c", ASK, str(asked)],
+        [sys.executable, "-m", tpu_layouts.__name__, str(asked)],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
         capture_output=True,
         text=True,

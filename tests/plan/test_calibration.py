@@ -4,20 +4,28 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
+from jaxinfer.build import _with_blocks
 from jaxinfer.cli import plan
 from jaxinfer.config import EngineConfig, ModelConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models.loaded import random_model
+from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.calibration import read_calibration
 from jaxinfer.plan.chip import Table, read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.work import Rows
 from jaxinfer.quantization.kv import KV_CODES
+from jaxinfer.runner.pipeline import fitting
+from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.sizes import plan_shapes, this_device
 from tests.runner.devices import run_on_devices
 from tests.runner.mesh_matrix import MODELS
 
@@ -242,40 +250,27 @@ def test_flags(written: Callable[..., Path], tmp_path: Path, capsys: pytest.Capt
         plan.run([*common, "--chip", "cpu"])
 
 
-PAGES = """
-import json, sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-import jax.numpy as jnp
-from jaxinfer.build import _with_blocks
-from jaxinfer.models.loaded import random_model
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.runner.pipeline import fitting
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.sizes import plan_shapes, this_device
-from tests.plan.test_calibration import *
-
-with TemporaryDirectory() as folder:
-    file = Path(folder) / "measured.json"
-    file.write_text(json.dumps(MEASURED))
-    fitting.machine_memory = lambda: MEASURED["memory_bytes"]
-    for axes in ({}, {"tensor": 8}, {"data": 2, "tensor": 4}):
-        mesh, asked = MeshConfig(axes), EngineConfig(load=ModelConfig(max_model_len=64))
-        for name in ("dense", "windowed"):
-            if name == "windowed" and mesh.size == 8 and "data" not in axes:
-                continue
-            decoder = parse_config(MODELS[name])
-            plan = plan_mesh(asked, decoder, mesh, "it", read_calibration(file))
-            over = decoder.over(*mesh.parts)
-            model = random_model(over, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
-            sizes = plan_shapes(asked, over, this_device(), mesh.data)
-            shapes = _with_blocks(asked, StagedModel((model,)), sizes, None, {})
-            assert tuple(group.num_blocks for group in shapes.groups) == plan.memory.blocks, (axes, name)
-            assert shapes == plan.shapes, (shapes, plan.shapes)
-"""
+def compare_pages() -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "measured.json"
+        file.write_text(json.dumps(MEASURED))
+        fitting.machine_memory = lambda: MEASURED["memory_bytes"]
+        for axes in ({}, {"tensor": 8}, {"data": 2, "tensor": 4}):
+            mesh, asked = MeshConfig(axes), EngineConfig(load=ModelConfig(max_model_len=64))
+            for name in ("dense", "windowed"):
+                if name == "windowed" and mesh.size == 8 and "data" not in axes:
+                    continue
+                decoder = parse_config(MODELS[name])
+                plan = plan_mesh(asked, decoder, mesh, "it", read_calibration(file))
+                over = decoder.over(*mesh.parts)
+                model = random_model(over, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
+                sizes = plan_shapes(asked, over, this_device(), mesh.data)
+                shapes = _with_blocks(asked, StagedModel((model,)), sizes, None, {})
+                assert tuple(group.num_blocks for group in shapes.groups) == plan.memory.blocks, (axes, name)
+                assert shapes == plan.shapes, (shapes, plan.shapes)
 
 
 @pytest.mark.long
 def test_pages_on_a_cpu_are_those_of_the_engine() -> None:
     """On one device and on eight."""
-    run_on_devices(PAGES, 8)
+    run_on_devices(compare_pages, 8)

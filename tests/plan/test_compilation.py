@@ -21,6 +21,8 @@ from jaxinfer.plan.compilation import Compilation, compile_plan, obstacle, progr
 from jaxinfer.plan.compiling import Bounds, target_folder, target_of
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.expected import differences, expected
+from jaxinfer.plan.stand_in import first_backend, stand_in
+from jaxinfer.runner.memory import device_blocks
 from tests.runner.mesh_matrix import MODELS, SMALL
 from tests.turns import one_of
 
@@ -137,27 +139,17 @@ def test_a_loop_counts_for_each_of_its_passes(monkeypatch: pytest.MonkeyPatch) -
     assert sum(looped.values()) == 1 + 2 * 4
 
 
-PAGES = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-import jax.numpy as jnp
-from tests.plan.test_compilation import compiled, planned
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.plan.compiling import target_folder, target_of
-from jaxinfer.plan.stand_in import first_backend, stand_in
-from jaxinfer.runner.memory import device_blocks
-
-chip, model, mesh = sys.argv[1:]
-plan = planned(chip, model, mesh)
-plan, _ = compiled(plan, chip, model, mesh)
-devices = target_of(plan.chip).on(sys.stdin.read()).devices()[: plan.mesh.size]
-platform, size = plan.chip.platform, plan.shapes.block_size
-loaded = stand_in(plan.model.config, plan.model.dtype, plan.mesh, devices, platform, size, first_backend(platform))
-blocks = device_blocks(loaded, plan.shapes, limit=plan.memory.usable, cache=None)
-assert tuple(blocks) == plan.memory.blocks, (blocks, plan.memory.blocks)
-print("PAGES", *blocks)
-"""
+def print_pages(chip: str, model: str, mesh: str) -> None:
+    """Print the blocks that an engine has over devices of the topology that standard input names."""
+    plan, _ = compiled(planned(chip, model, mesh), chip, model, mesh)
+    target = target_of(plan.chip)
+    assert target is not None
+    devices = target.on(sys.stdin.read()).devices()[: plan.mesh.size]
+    platform, size = plan.chip.platform, plan.shapes.block_size
+    loaded = stand_in(plan.model.config, plan.model.dtype, plan.mesh, devices, platform, size, first_backend(platform))
+    blocks = device_blocks(loaded, plan.shapes, limit=plan.memory.usable, cache=None)
+    assert tuple(blocks) == plan.memory.blocks, (blocks, plan.memory.blocks)
+    print("PAGES", *blocks)
 
 
 @needs_compilers
@@ -178,8 +170,9 @@ def test_pages_are_those_of_the_engine(chip: str, model: str, mesh: str, topolog
     """`device_blocks`, which an engine asks, over a model on such devices."""
     target = target_of(read_chip(chip))
     assert target is not None
+    program = f"from {__name__} import print_pages; print_pages({chip!r}, {model!r}, {mesh!r})"
     done = subprocess.run(
-        [sys.executable, "-c", PAGES, chip, model, mesh],
+        [sys.executable, "-c", program],
         input=topology,
         env=os.environ | target.variables(),
         capture_output=True,

@@ -16,21 +16,10 @@ from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.compiled import Compiled, ProgramName, Request
 from jaxinfer.plan.compiling import Answer, Bounds, compile_programs, target_folder
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
+from tests.plan import failing_worker
 from tests.runner.mesh_matrix import MODELS
 
 NAMES: tuple[ProgramName, ...] = (("admit", 0), ("decode", 8), ("sample", 4))
-WORKER = """
-import json, os, pickle, sys, time
-from jaxinfer.plan.compiled import MARK, label
-request = pickle.load(sys.stdin.buffer)
-with open({log!r}, "a") as log:
-    print(*map(label, request.names), sep=", ", file=log)
-for name in request.names:
-    print("words of a compiler")
-    {act}
-    values = dict(program=label(name), seconds=1.5, peak=1, argument=2, alias=3, output=4, temporary=5)
-    print(MARK + json.dumps(values | dict(collectives=[["all-reduce", "bf16[8,64]", 1024, 3]])), flush=True)
-"""
 
 
 def tiny_plan(**changes: object) -> MeshPlan:
@@ -47,13 +36,13 @@ def request_of(plan: MeshPlan, names: tuple[ProgramName, ...] = NAMES) -> Reques
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Makes a process that does `act` for each program. Returns what each process was asked for, a line a process."""
+    """Makes processes that have a fault. Returns what each process was asked for, a line a process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     log = tmp_path / "log"
 
-    def started(act: str = "pass") -> Path:
-        script = WORKER.format(act=act, log=str(log))
-        monkeypatch.setattr(compiling, "_COMMAND", (sys.executable, "-c", script))
+    def started(fault: str = "none") -> Path:
+        command = (sys.executable, "-m", failing_worker.__name__, str(log), fault)
+        monkeypatch.setattr(compiling, "_COMMAND", command)
         return log
 
     return started
@@ -93,40 +82,19 @@ def test_a_file_that_was_broken_is_compiled_again(worker, tmp_path: Path) -> Non
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
-    ("act", "bounds", "problem"),
+    ("fault", "bounds", "problem"),
     [
-        ("time.sleep(60 * (name[0] == 'decode'))", Bounds(seconds=3), "took more than 3 s"),
-        (
-            "held = bytearray((name[0] == 'decode') << 30); time.sleep(len(held) >> 24)",
-            Bounds(bytes=512 << 20),
-            "took more than 0.5 GiB of memory",
-        ),
-        (
-            "[time.sleep(0.1 * bool(print('words', flush=True) is None)) for _ in range(600 * (name[0] == 'decode'))]",
-            Bounds(seconds=3),
-            "took more than 3 s",
-        ),
-        (
-            "name[0] == 'decode' and (os.close(1), time.sleep(60))",
-            Bounds(),
-            "the compiler ended with status -9",
-        ),
-        (
-            "name[0] == 'decode' and sys.exit('it broke')",
-            Bounds(),
-            "the compiler ended with status 1: it broke",
-        ),
-        (
-            "if name[0] == 'decode': print(MARK + json.dumps({'program': label(name), 'error': 'no'}), flush=True); "
-            "continue",
-            Bounds(),
-            "no",
-        ),
+        ("time", Bounds(seconds=3), "took more than 3 s"),
+        ("memory", Bounds(bytes=512 << 20), "took more than 0.5 GiB of memory"),
+        ("words", Bounds(seconds=3), "took more than 3 s"),
+        ("hang", Bounds(), "the compiler ended with status -9"),
+        ("death", Bounds(), "the compiler ended with status 1: it broke"),
+        ("error", Bounds(), "no"),
     ],
     ids=["time", "memory", "words", "hang", "death", "error"],
 )
-def test_one_that_fails_leaves_the_others(worker, act: str, bounds: Bounds, problem: str) -> None:
-    log = worker(act)
+def test_one_that_fails_leaves_the_others(worker, fault: str, bounds: Bounds, problem: str) -> None:
+    log = worker(fault)
     begun = time.monotonic()
     answers = compile_programs(request_of(tiny_plan()), bounds)
     assert time.monotonic() - begun < 50

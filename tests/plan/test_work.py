@@ -132,4 +132,4 @@ def compare_with_arrays() -> None:
 
 @pytest.mark.long
 def test_bytes_are_those_of_arrays_on_devices() -> None:
-    run_on_devices("from tests.plan.test_work import compare_with_arrays; compare_with_arrays()", 8)
+    run_on_devices(compare_with_arrays, 8)

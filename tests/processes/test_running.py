@@ -20,6 +20,7 @@ from jaxinfer.processes.child import pack_error, pack_settings, unpack_error
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.serving.config import ServerConfig
+from tests.processes import adopting
 
 TELLS = "import os, sys; sys.stdin.readline(); os.write(int(sys.argv[1]), {}); sys.exit(2)"
 
@@ -108,19 +109,7 @@ async def test_a_first_start_that_the_system_refuses_is_an_error(monkeypatch: py
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' PR_SET_CHILD_SUBREAPER")
 def test_what_others_leave_behind_is_waited_for():
     """As the first process of a container has to: here one that adopts the orphans of its own descendants."""
-    code = """
-import ctypes, os, subprocess, sys, time, psutil
-from jaxinfer.processes.adopted import reap_adopted
-assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
-own = subprocess.Popen(["true"])
-subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"], check=True)
-def zombies(): return {child.pid for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE}
-while len(zombies()) < 2: time.sleep(0.01)
-reap_adopted({own.pid})
-assert zombies() == {own.pid}, zombies()
-assert own.wait() == 0
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", adopting.__name__], check=True, timeout=60)
 
 
 def test_a_child_has_the_keys_that_were_read_when_the_server_started(tmp_path: Path):

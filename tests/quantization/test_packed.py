@@ -136,14 +136,7 @@ def test_a_folder_of_leaves_holds_bytes_and_gives_packed_codes(tmp_path: Path) -
     assert_equal_leaves(found, wanted)
 
 
-ON_MESH = """
-import numpy as np
-from tests.quantization.test_packed import on_mesh
-np.save({!r}, on_mesh())
-"""
-
-
-def on_mesh() -> np.ndarray:
+def save_logits(file: str) -> None:
     """Logits on two devices, which hold a code in a byte."""
     mesh = MeshConfig({"tensor": 2})
     config = parse_config(LLAMA).quantised("int4").over(*mesh.parts)
@@ -151,12 +144,12 @@ def on_mesh() -> np.ndarray:
     assert {array.dtype.name for array in codes_of(model).values()} == {"int8"}
     plan = plan_model(config, model.dtype)
     assert weight_bytes(model) == sum(device_bytes(one, "cpu", mesh) for one in (*plan.weights, *plan.head))
-    return np.asarray(dense_logits(model, np.arange(9)))
+    np.save(file, np.asarray(dense_logits(model, np.arange(9))))
 
 
 def test_two_devices_keep_a_byte_a_value(tmp_path: Path) -> None:
     file = tmp_path / "logits.npy"
-    run_on_devices(ON_MESH.format(str(file)), 2)
+    run_on_devices(save_logits, 2, str(file))
     model = random_model(parse_config(LLAMA).quantised("int4"), dtype=jnp.dtype("float32"))
     wanted = np.asarray(dense_logits(model, np.arange(9)))
     np.testing.assert_allclose(np.load(file), wanted, atol=1e-4 * np.abs(wanted).max())

@@ -1,37 +1,31 @@
 """Quantised checkpoints over two files and two devices: each device holds its part of what one holds."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.quantization.checkpoints import LLAMA, MOE, assert_same_values, made, write
-from tests.quantization.forms import FORMS
-
-_SHARDS = """
-import sys
-from pathlib import Path
-import numpy as np
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
-from tests.quantization.checkpoints import loaded
-
-for folder in map(Path, sys.argv[1:]):
-    one = loaded(folder)
-    sizes = [MeshConfig({"tensor": 2})] + ([MeshConfig({"expert": 2})] if folder.name.endswith("experts") else [])
-    for mesh in map(make_mesh, sizes):
-        two = loaded(folder, mesh=mesh)
-        split = 0
-        for left, right in zip((*one.weights, *one.head), (*two.weights, *two.head), strict=True):
-            np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
-            split += right.addressable_shards[0].data.shape != right.shape
-        assert split >= 2, (folder, split)
-"""
+from tests.quantization.checkpoints import LLAMA, MOE, assert_same_values, loaded, made, write
+from tests.quantization.forms import FORMS
+from tests.runner.devices import run_on_devices
 
 DENSE = {**LLAMA, "intermediate_size": 512, "num_hidden_layers": 1}
 EXPERTS = {**MOE, "num_experts": 4, "moe_intermediate_size": 256, "num_hidden_layers": 1}
+
+
+def check_parts(*paths: str) -> None:
+    for folder in map(Path, paths):
+        one = loaded(folder)
+        sizes = [MeshConfig({"tensor": 2})] + ([MeshConfig({"expert": 2})] if folder.name.endswith("experts") else [])
+        for mesh in map(make_mesh, sizes):
+            two = loaded(folder, mesh=mesh)
+            split = 0
+            for left, right in zip((*one.weights, *one.head), (*two.weights, *two.head), strict=True):
+                np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
+                split += right.addressable_shards[0].data.shape != right.shape
+            assert split >= 2, (folder, split)
 
 
 def folders(tmp_path: Path) -> list[Path]:
@@ -46,10 +40,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.long
 def test_each_device_holds_its_part(tmp_path: Path) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    command = [sys.executable, "-c", _SHARDS, *map(str, folders(tmp_path))]
-    done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_devices(check_parts, 2, *map(str, folders(tmp_path)))
 
 
 @pytest.mark.parametrize("name", FORMS)

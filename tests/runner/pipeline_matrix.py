@@ -114,6 +114,19 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     return outputs, stats.preemptions
 
 
+def compare_few_blocks() -> None:
+    """Preempt on two stages of four devices with whole experts."""
+    with TemporaryDirectory() as folder:
+        fields = {**MODELS["dense first"], "num_hidden_layers": 3}
+        path = made(fields, {}, plain, left=()).write_plain(Path(folder))
+        how = {"numbers": ("none", "auto"), "layout": "unrolled", "ahead": 2, "blocks": FEW, "drafts": None}
+        right, _ = answers(path, ONE_DEVICE, how)
+        for drafts in (None, "draft_model"):
+            found, preemptions = answers(path, MESHES["pp2-ep4"], {**how, "drafts": drafts})
+            compare(found, right, 1e-4)
+            assert preemptions
+
+
 def main(name: str, *chosen: str, only: int | None = None) -> None:
     """Engines for each mesh of `chosen`, by default all: those in which all pairs of values meet. only: one of them, by
     any number."""

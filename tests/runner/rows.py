@@ -13,6 +13,7 @@ from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.sampler.by_rows import sample_by_rows
 from jaxinfer.runner.state import SlotParams
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams, columns
+from tests.runner import oracle
 
 
 class Row(NamedTuple):
@@ -57,6 +58,12 @@ def run_just(rows: Sequence[Row], form: str = "at once", used: int | None = None
     slots[len(rows) if used is None else used :] = len(rows)
     sampled = _programs[form](logits, counts, slots, slot_params(rows), positions, targets)
     return jax.tree.map(np.asarray, sampled)
+
+
+def expected(row: Row) -> tuple[int, set[int]]:
+    """The oracle's token, and others that rounding may make of it."""
+    logits = oracle.adjusted(row.logits, row.params, row.prompt, row.output, row.stop_ids)
+    return oracle.choose(logits, row.params, oracle.uniform(row.params.seed or 0, row.sequence_index, row.position))
 
 
 def packed_counts(row: Row) -> np.ndarray:
@@ -124,8 +131,8 @@ def random_params(rng: np.random.Generator, likely: np.ndarray) -> SamplingParam
     )
 
 
-def random_row(rng: np.random.Generator) -> Row:
-    logits = (rng.normal(size=VOCABULARY) * 3).astype(np.float32)
+def random_row(rng: np.random.Generator, vocabulary: int = VOCABULARY) -> Row:
+    logits = (rng.normal(size=vocabulary) * 3).astype(np.float32)
     likely = np.argsort(-logits)[:30]  # what was seen is likely, or penalties would not matter
     return Row(
         logits,

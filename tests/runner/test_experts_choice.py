@@ -9,12 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.layers.stack import Layout
-from jaxinfer.model_config.layer_kind import AttentionKind
-from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner import experts, kernel_backends
 from jaxinfer.runner.attention import choose_attention
@@ -24,25 +21,9 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.runner.program_table import ProgramTable
 from tests.material import REPOSITORY
-from tests.model_config.uniform import uniform_decoder
 from tests.native import needs_native
-from tests.runner.tiny import Judge, check_all, drive, greedy, make_core, tiny_model, tiny_shapes
+from tests.runner.tiny import Judge, check_all, drive, experts_model, greedy, make_core, tiny_model, tiny_shapes
 from tests.turns import one_of
-
-EXPERTS = MlpKind(64, experts=ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16))
-
-
-def experts_model(layout: Layout = "unrolled", mesh: Mesh | None = None) -> LoadedModel:
-    """Two layers of width 32, each with eight experts of which two are chosen."""
-    config = uniform_decoder(
-        AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8),
-        EXPERTS,
-        (None, None),
-        vocab_size=300,
-        hidden_size=32,
-        max_position_embeddings=256,
-    )
-    return random_model(config, dtype=jnp.dtype("float32"), layout=layout, mesh=mesh)
 
 
 def quantised(name: str) -> LoadedModel:

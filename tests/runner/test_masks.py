@@ -1,12 +1,17 @@
 """Masks on the device, against bits that NumPy unpacks; of whole vocabularies and of shards that begin within a
 word."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from jaxinfer.runner.sampler.masks import masked, set_masks
+from jaxinfer.runner.sampler.vocabulary import Vocabulary
 from tests.runner.devices import run_on_devices
 
 SLOTS = 5
@@ -47,28 +52,20 @@ def test_masks_are_written_to_their_slots() -> None:
     np.testing.assert_array_equal(found, [[3, 4], masks[1], masks[2], [1, 2], masks[4]])
 
 
-SHARDS = """
-import jax, jax.numpy as jnp, numpy as np
-from functools import partial
-from jax.sharding import Mesh, PartitionSpec as P
-from jaxinfer.runner.sampler.masks import masked
-from jaxinfer.runner.sampler.vocabulary import Vocabulary
-from tests.runner.test_masks import *
-
-for shards, width in ((8, 13), (8, 32), (2, 61), (4, 97), (8, 1)):
-    vocabulary = shards * width
-    rng = np.random.default_rng(vocabulary)
-    masks, allowed = random_masks(vocabulary, rng)
-    logits, slots = rng.normal(size=(7, vocabulary)).astype(np.float32), rng.integers(0, SLOTS, 7)
-    constrained = rng.integers(0, 2, 7)
-    mesh = Mesh(np.array(jax.devices()[:shards]), ("tensor",))
-    own = partial(masked, vocabulary=Vocabulary(("tensor",)))
-    split = jax.shard_map(own, mesh=mesh, in_specs=(P(None, "tensor"), P(), P(), P()), out_specs=P(None, "tensor"))
-    found = jax.jit(split)(*map(jnp.asarray, (logits, masks, slots, constrained)))
-    np.testing.assert_array_equal(found, expected(logits, allowed, slots, constrained))
-"""
+def check_shards() -> None:
+    for shards, width in ((8, 13), (8, 32), (2, 61), (4, 97), (8, 1)):
+        vocabulary = shards * width
+        rng = np.random.default_rng(vocabulary)
+        masks, allowed = random_masks(vocabulary, rng)
+        logits, slots = rng.normal(size=(7, vocabulary)).astype(np.float32), rng.integers(0, SLOTS, 7)
+        constrained = rng.integers(0, 2, 7)
+        mesh = Mesh(np.array(jax.devices()[:shards]), ("tensor",))
+        own = partial(masked, vocabulary=Vocabulary(("tensor",)))
+        split = jax.shard_map(own, mesh=mesh, in_specs=(P(None, "tensor"), P(), P(), P()), out_specs=P(None, "tensor"))
+        found = jax.jit(split)(*map(jnp.asarray, (logits, masks, slots, constrained)))
+        np.testing.assert_array_equal(found, expected(logits, allowed, slots, constrained))
 
 
 @pytest.mark.long
 def test_each_shard_reads_its_own_bits() -> None:
-    run_on_devices(SHARDS, 8)
+    run_on_devices(check_shards, 8)

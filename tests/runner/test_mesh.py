@@ -3,136 +3,27 @@
 import pytest
 
 from tests.runner.devices import run_on_devices
-
-_ATTENTION = """
-import jax, jax.numpy as jnp, numpy as np
-from jaxinfer_kernels import RaggedRows
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.attention_timing import time_attention
-from jaxinfer.layers.attention import Heads
-from jaxinfer.model_config.layer_kind import Scoring
-from jaxinfer.runner.group_attention import group_attention
-from tests.runner.tiny import tiny_model, tiny_shapes
-
-rng = np.random.default_rng(0)
-q, k, v = (rng.standard_normal((13, heads, 8), np.float32) for heads in (4, 2, 2))
-rows = RaggedRows(*(jnp.asarray(x, jnp.int32) for x in ([[1, 4], [2, 0], [3, 5]], [20, 3, 0], [0, 1, 2], [1, 1, 11])))
-
-def attended(mesh, short_rows, codes=None):
-    model = tiny_model((6, 6), mesh=mesh, codes=codes)
-    scales = None if codes is None else jnp.array([1 / 8, 1 / 2])
-    pages = jax.device_put(np.ones(model.kv_shape(0, 6, 16), model.kv_dtype(0)), model.kv_sharding(0, 6, 16))
-    static = "short_rows" if isinstance(short_rows, int) else ()
-    attention = jax.jit(group_attention(model, 0, Scoring(8**-0.5, sinks=True)), static_argnames=static)
-    out, pages = attention(Heads(q, k, v, jnp.arange(4.0), scales), pages, 1, rows, short_rows=short_rows)
-    assert pages.sharding.is_equivalent_to(model.kv_sharding(0, 6, 16), pages.ndim), pages.sharding
-    return np.asarray(out), np.asarray(pages)
-
-two = make_mesh(MeshConfig({"tensor": 2}))
-for short_rows, codes in ((np.int32(2), None), (0, None), (0, "int8")):
-    for got, want in zip(attended(two, short_rows, codes), attended(None, short_rows, codes), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-6)
-model = tiny_model(mesh=two)
-assert min(time_attention(model, tiny_shapes(model), 0)) > 0
-"""
-
-
-_ENGINE = """
-from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.jax_runner import JaxRunner
-from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
-
-def answers(mesh, codes=None):
-    model = tiny_model((None, 6), mesh=mesh, codes=codes)
-    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12))
-    runner.warm_up(lazy=True)
-    prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
-    requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]
-    return {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
-
-for codes in (None, "int8"):
-    two = answers(make_mesh(MeshConfig({"tensor": 2})), codes)
-    assert len(two) == 3 and all(len(tokens) == 5 for tokens in two.values()), two
-    assert two == answers(None, codes), two
-"""
-
-
-_EXPERTS = """
-from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.jax_runner import JaxRunner
-from tests.runner.test_experts_choice import experts_model
-from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
-
-def answers(mesh):
-    model = experts_model(mesh=mesh)
-    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16))
-    runner.warm_up(lazy=True)
-    requests = [GenerateRequest(str(i), list(range(20, 23 + 9 * i)), greedy(5)) for i in range(2)]
-    found = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
-    return found, runner.status().expert_load.experts.tolist()
-
-one = answers(None)
-for sizes in (MeshConfig({"tensor": 2}), MeshConfig({"expert": 2})):
-    assert answers(make_mesh(sizes)) == one, sizes
-"""
-
-
-_MEMORY = """
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.parallel.rules import ShardingRules
-from jaxinfer.models.loaded import random_model
-from jaxinfer.runner import memory
-from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_key import program_key
-from tests.runner.tiny import tiny_model, tiny_shapes
-
-mesh, whole = make_mesh(MeshConfig({"tensor": 2})), ShardingRules(kv_heads=())
-one, two = tiny_model(), tiny_model(mesh=mesh)
-other = random_model(one.config, dtype=one.dtype, mesh=mesh, rules=whole)
-shapes, limit = tiny_shapes(one, max_num_seqs=2, max_num_batched_tokens=32), 3 << 20
-blocks = [memory.device_blocks(model, shapes, limit=limit, cache=None)[0] for model in (one, two, other)]
-assert blocks[0] < 0.6 * blocks[1] and blocks[2] < 0.6 * blocks[1], blocks
-for model, count, parts in ((one, blocks[0], 1), (two, blocks[1], 2), (other, blocks[2], 1)):
-    assert memory.block_costs(model, shapes) == [memory.block_costs(one, shapes)[0] // parts]
-    runner = JaxRunner(model, memory.with_blocks(shapes, [count]))
-    for device in model.mesh.devices.flat:
-        arrays = (*model.weights, *model.head, *runner.kv, *memory.jax.tree.leaves((runner._state, runner._params)))
-        shards = (shard for array in arrays for shard in array.addressable_shards)
-        here = sum(shard.data.nbytes for shard in shards if shard.device == device)
-        left = limit - here - memory.step_temporaries(model, shapes)
-        assert 0 <= left < limit // 64 + 20_000, left
-    on_all = sum(shard.data.nbytes for array in runner.kv for shard in array.addressable_shards)
-    assert memory.block_costs(model, shapes)[0] * model.mesh.size * count == on_all
-for key in (lambda model: program_key(model, shapes, {}), lambda model: shapes_digest(model, shapes)):
-    assert len({key(model) for model in (one, two, other)}) == 3
-"""
+from tests.runner.two_devices import compare_attention, compare_engines, compare_experts, count_blocks
 
 
 @pytest.mark.long
 def test_two_devices_attend_as_one():
     """With `xla`; kernels are compiled for several devices instead, JAX's TPU interpreter is too slow on two."""
-    run_on_devices(_ATTENTION, 2)
+    run_on_devices(compare_attention, 2)
 
 
 @pytest.mark.long
 def test_an_engine_over_two_devices_gives_the_tokens_of_one():
-    run_on_devices(_ENGINE, 2)
+    run_on_devices(compare_engines, 2)
 
 
 @pytest.mark.long
 def test_experts_over_two_devices_give_the_tokens_of_one():
     """Channels split over both, and experts."""
-    run_on_devices(_EXPERTS, 2)
+    run_on_devices(compare_experts, 2)
 
 
 @pytest.mark.long
 def test_a_devices_blocks_are_reckoned_from_what_lies_on_it():
     """Of KV blocks that are split and that are not; and keys of programs and measures tell such models apart."""
-    run_on_devices(_MEMORY, 2)
+    run_on_devices(count_blocks, 2)

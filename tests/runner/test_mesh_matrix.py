@@ -3,7 +3,7 @@
 import pytest
 
 from tests.runner.devices import run_on_devices
-from tests.runner.mesh_matrix import MODELS
+from tests.runner.mesh_matrix import MODELS, main
 
 MESH = {"one KV head": "data2-tp4", "experts": "ep8"}
 
@@ -12,4 +12,4 @@ MESH = {"one KV head": "data2-tp4", "experts": "ep8"}
 @pytest.mark.parametrize("model", MESH)
 def test_a_mesh_gives_what_one_device_gives(model: str):
     assert model in MODELS
-    run_on_devices(f"from tests.runner.mesh_matrix import main; main({model!r}, {MESH[model]!r})", 8)
+    run_on_devices(main, 8, model, MESH[model])

@@ -31,9 +31,9 @@ from tests.draws import first_seed
 from tests.engine.outputs import Outputs
 from tests.model_config.uniform import uniform_decoder
 from tests.quantization.checkpoints import config_of
+from tests.runner import pipeline_matrix
 from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
-from tests.runner.pipeline_matrix import MODELS
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes, with_blocks
 from tests.turns import one_of
 
@@ -44,31 +44,13 @@ MESH = {"windows in sixes": "pp3", "tied": "pp2-data2-tp2"}
 @pytest.mark.long
 @pytest.mark.parametrize("model", MESH)
 def test_pipelines_give_what_one_device_gives(model: str) -> None:
-    assert model in MODELS
-    asked = f"{model!r}, {MESH[model]!r}, only={first_seed()}"
-    run_on_devices(f"from tests.runner.pipeline_matrix import main; main({asked})", 8)
-
-
-FEW = """
-import jax
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from tests.runner.pipeline_matrix import *
-
-with TemporaryDirectory() as folder:
-    path = made({**MODELS["dense first"], "num_hidden_layers": 3}, {}, plain, left=()).write_plain(Path(folder))
-    how = {"numbers": ("none", "auto"), "layout": "unrolled", "ahead": 2, "blocks": FEW, "drafts": None}
-    right, _ = answers(path, ONE_DEVICE, how)
-    for drafts in (None, "draft_model"):
-        found, preemptions = answers(path, MESHES["pp2-ep4"], {**how, "drafts": drafts})
-        compare(found, right, 1e-4)
-        assert preemptions
-"""
+    assert model in pipeline_matrix.MODELS
+    run_on_devices(pipeline_matrix.main, 8, model, MESH[model], only=first_seed())
 
 
 @pytest.mark.long
 def test_two_stages_of_four_devices_with_whole_experts() -> None:
-    run_on_devices(FEW, 8)
+    run_on_devices(pipeline_matrix.compare_few_blocks, 8)
 
 
 def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: Any) -> PipelineRunner:

@@ -17,15 +17,10 @@ from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left
 from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from tests.runner import oracle
-from tests.runner.rows import VOCABULARY, Row, random_row, run, run_just, slot_params
+from tests.runner.rows import VOCABULARY, Row, expected, random_row, run, run_just, slot_params
 from tests.runner.rows import packed_counts as row_counts
 
 ROWS = 32
-
-
-def expected(row: Row) -> tuple[int, set[int]]:
-    logits = oracle.adjusted(row.logits, row.params, row.prompt, row.output, row.stop_ids)
-    return oracle.choose(logits, row.params, oracle.uniform(row.params.seed or 0, row.sequence_index, row.position))
 
 
 @pytest.mark.smoke

@@ -14,6 +14,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.runner.platform import program_options
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import CUDA_GRAPHS, PLATFORM_OPTIONS, compiler_options, described
+from tests.runner import before_jax
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 EVERY = {f"{key}: {o.name}": o for table in (PLATFORM_OPTIONS, CUDA_GRAPHS) for key in table for o in table[key]}
@@ -31,18 +32,9 @@ SET = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_CPP_MIN_LOG_LEVEL")
 
 def prepared(**environment: str) -> dict[str, object]:
     """What `prepare` leaves in a process of its own: whether jax is there, and what `SET` names."""
-    code = (
-        "import json, os, sys\n"
-        "from jaxinfer.config import CacheConfig, EngineConfig\n"
-        "from jaxinfer.runner.xla_options import prepare\n"
-        "prepare(EngineConfig(cache=CacheConfig(gpu_memory_utilization=0.5)))\n"
-        "from jaxinfer.runner import xla_options\n"
-        f"print(json.dumps(['jax' in sys.modules, *map(os.environ.get, {SET})]))\n"
-    )
     kept = {name: value for name, value in os.environ.items() if name not in SET}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **environment}, check=True
-    )
+    command = [sys.executable, "-m", before_jax.__name__, "prepare", *SET]
+    done = subprocess.run(command, capture_output=True, text=True, env={**kept, **environment}, check=True)
     return dict(zip(("jax", "share", "level"), json.loads(done.stdout), strict=True))
 
 
@@ -52,15 +44,7 @@ def test_a_process_is_prepared_before_jax_is_imported() -> None:
 
 def test_an_engine_is_prepared_before_jax_is_imported() -> None:
     """JAX sets the level of XLA's log, where it is not set yet."""
-    code = (
-        "import sys\n"
-        "from jaxinfer.build import build_engine\n"
-        "from jaxinfer.config import EngineConfig\n"
-        "from jaxinfer.runner import xla_options\n"
-        "xla_options.prepare = lambda config: sys.exit('jax' in sys.modules)\n"
-        "build_engine(EngineConfig())\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-m", before_jax.__name__, "build"], check=True)
 
 
 def test_what_the_environment_sets_stays() -> None:

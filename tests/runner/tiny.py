@@ -14,8 +14,9 @@ from jax.sharding import Mesh
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, TokenLogprobs
+from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.layer_kind import AttentionKind, NormKind
-from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -51,6 +52,19 @@ def tiny_model(
     )
     model = random_model(config.keeping(codes), dtype=jnp.dtype("float32"), seed=seed, mesh=mesh)
     return with_measured_scales(model, range(VOCABULARY)) if needs_measuring(model) else model
+
+
+def experts_model(layout: Layout = "unrolled", mesh: Mesh | None = None) -> LoadedModel:
+    """Two layers of width 32, each with eight experts of which two are chosen."""
+    config = uniform_decoder(
+        AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8),
+        MlpKind(64, experts=ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16)),
+        (None, None),
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        max_position_embeddings=256,
+    )
+    return random_model(config, dtype=jnp.dtype("float32"), layout=layout, mesh=mesh)
 
 
 def near_model(target: LoadedModel) -> LoadedModel:

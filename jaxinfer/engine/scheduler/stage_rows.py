@@ -14,7 +14,7 @@ from jaxinfer.engine.scheduler.state import SchedulerState
 
 _ROUNDS = 8
 """Rounds over which prompts are spread among decoding rows; a round is as many steps as there are stages
-(benchmarks/pipeline.py)."""
+(benchmarks/README.md, "Stages of a pipeline")."""
 LEAST_PROMPT_TOKENS = 64
 """Fewest prompt tokens of a step, if prompts have as many left: fewer cost as much."""
 
