@@ -43,11 +43,6 @@ class Speculation:
     model: str | None = field(default=None, repr=False)  # programs do not follow from its place
 
     @property
-    def fewest(self) -> int:
-        """Drafts of a row in a step that drafts, at least: n-grams take as long for one as for all."""
-        return self.tokens if self.method == "ngram" else 1
-
-    @property
     def drafter(self) -> str:
         """Who drafts, for people."""
         return self.model or "n-grams"

@@ -111,22 +111,18 @@ def _expected(rate: float) -> float:
 
 
 def _served(context: Context, runner: JaxRunner, rows: int) -> dict[str, Any]:
-    """Output tokens a second of an engine with so many requests: without drafts, with drafts, and as it decides."""
+    """Output tokens a second of an engine with so many requests: without drafts, and with drafts in every step."""
     found: dict[str, Any] = {}
-    for name, decision in (("plain", False), ("drafting", True), ("decided", None)):
-        _serve(context, runner, rows, decision)  # compiles, and learns what drafts give
-        tokens, seconds, share = _serve(context, runner, rows, decision)
+    for name, drafts in (("plain", False), ("drafting", True)):
+        _serve(context, runner, rows, drafts=drafts)  # compiles
+        tokens, seconds = _serve(context, runner, rows, drafts=drafts)
         found[f"{name}_tokens_per_s"] = round(tokens / seconds, 1)
-    return found | {"drafting_share": round(share, 3), "speedup": _ratio(found)}
+    return found | {"speedup": round(found["drafting_tokens_per_s"] / found["plain_tokens_per_s"], 3)}
 
 
-def _ratio(found: dict[str, Any]) -> float:
-    return round(found["decided_tokens_per_s"] / found["plain_tokens_per_s"], 3)
-
-
-def _serve(context: Context, runner: JaxRunner, rows: int, decision: bool | None) -> tuple[int, float, float]:
-    """Tokens, seconds, and the share of decode steps that drafted, from where all rows decode until one ends."""
-    core, steps = _core(runner, rows, decision), context.form.steps
+def _serve(context: Context, runner: JaxRunner, rows: int, *, drafts: bool) -> tuple[int, float]:
+    """Return tokens and seconds from where all rows decode until one ends."""
+    core, steps = _core(runner, rows, drafts=drafts), context.form.steps
     length = runner.shapes.max_model_len
     params = SamplingParams(temperature=0.0, max_tokens=length - context.form.context, ignore_eos=True)
     top = runner.shapes.vocab_size - 1
@@ -137,18 +133,18 @@ def _serve(context: Context, runner: JaxRunner, rows: int, decision: bool | None
         core.step()
     for _ in range(4):
         core.step()
-    before, start, tokens = core.stats(), time.perf_counter(), 0
+    start, tokens = time.perf_counter(), 0
     for _ in range(steps):
         tokens += sum(output.num_tokens for output in core.step())
-    seconds, after = time.perf_counter() - start, core.stats()
+    seconds = time.perf_counter() - start
     core.abort_all()
     while core.has_work():
         core.step()
-    return tokens, seconds, (after.speculate_steps - before.speculate_steps) / steps
+    return tokens, seconds
 
 
-def _core(runner: JaxRunner, rows: int, decision: bool | None) -> EngineCore:
-    """Over a device that has forgotten everything. decision: whether steps draft; None: the engine decides."""
+def _core(runner: JaxRunner, rows: int, *, drafts: bool) -> EngineCore:
+    """Make an engine over a device that has forgotten everything. drafts: whether its steps draft."""
     runner.reset()
     shapes = runner.shapes
     info = ModelInfo(
@@ -161,14 +157,13 @@ def _core(runner: JaxRunner, rows: int, decision: bool | None) -> EngineCore:
         cache=CacheConfig(enable_prefix_caching=False),
         eos_ids=(),
     )
-    if decision is not None:
-        policy = core.scheduler.drafts
-        assert policy is not None
-        most = policy.most if decision else 0
-        policy.drafts = lambda rows, prediction=None, constrained=False: most
+    policy = core.scheduler.drafts
+    assert policy is not None
+    number = policy.tokens if drafts else 0
+    policy.drafts = lambda rows, prediction=None, constrained=False: number
     return core
 
 
 def _off_from(batches: list[dict[str, Any]]) -> int | None:
-    """The smallest batch in which the engine leaves drafts out more often than not; None: it does in none."""
-    return next((row["rows"] for row in batches if row["drafting_share"] < 0.5), None)
+    """Return the smallest batch that is slower with drafts; None if there is none."""
+    return next((row["rows"] for row in batches if row["speedup"] < 1), None)

@@ -63,11 +63,11 @@ def _drafts(name: str, result: Mapping[str, Any], copied: float | None) -> Itera
     for row in result.get("batches", ()):
         bandwidth = f"{row['gb_per_s']} GB/s ({share(row['gb_per_s'], copied)} of copy)"
         steps = f"a step {row['plain_ms']} ms, with drafts {row['drafting_ms']} ms, {bandwidth}"
-        rates = f"{row['plain_tokens_per_s']} tokens/s, {row['decided_tokens_per_s']} as the engine decides"
+        rates = f"{row['plain_tokens_per_s']} tokens/s, {row['drafting_tokens_per_s']} with drafts"
         yield f"{name}: {row['rows']} rows: {steps}; {rates} (x {row['speedup']}, {row['allowed']} allowed)"
     if "batches" in result:
         off = result["off_from"]
-        yield f"{name}: drafts are left out from {off} rows on" if off else f"{name}: drafts pay in every batch"
+        yield f"{name}: drafts do not pay from {off} rows on" if off else f"{name}: drafts pay in every batch"
 
 
 def _kernels(name: str, result: Mapping[str, Any]) -> Iterator[str]:

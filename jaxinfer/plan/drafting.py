@@ -27,7 +27,7 @@ class Assumed(NamedTuple):
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """speculation: who drafts, and how many at most. acceptance: as in `Assumed`. model: what drafts, as one device has
+    """speculation: who drafts, and how many tokens. acceptance: as in `Assumed`. model: what drafts, as one device has
     it; None of n-grams, which are reckoned to take no time. group: KV group of the target with each of whose blocks
     goes one of every group of the model. features: bytes of hidden states that are kept for a head."""
 
@@ -42,19 +42,15 @@ class DraftPlan:
         return 0 if self.model is None else self.model.weight_bytes
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """Numbers of drafts that a row may have in a step."""
-        return (0, *range(self.speculation.fewest, self.speculation.tokens + 1))
+    def tokens(self) -> float:
+        """The tokens that a row gets on average from a step that drafts."""
+        return sum(self.acceptance**place for place in range(self.speculation.tokens + 1))
 
-    def tokens(self, drafts: int) -> float:
-        """Return the tokens that a row gets on average from a step in which it has so many drafts."""
-        return sum(self.acceptance**place for place in range(drafts + 1))
-
-    def passes(self, rows: Rows, drafts: int) -> tuple[tuple[int, Rows], ...]:
-        """Return the draft model's passes for so many drafts, at least one: how often, and over which rows. The first
-        reads all that is new to the model. rows: of decode."""
+    def passes(self, rows: Rows) -> tuple[tuple[int, Rows], ...]:
+        """Return the draft model's passes of a step: how often, and over which rows. The first reads all that is new to
+        the model. rows: of decode."""
         first = rows._replace(tokens=READ_AGAIN, scored=1)
-        return (1, first), (drafts - 1, first._replace(tokens=1))
+        return (1, first), (self.speculation.tokens - 1, first._replace(tokens=1))
 
     def with_kv(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
         """Bytes of a token in the target's KV groups, with those of the model."""

@@ -171,28 +171,26 @@ class MeshPlan:
         read = [each._replace(scored=0) for each in rows]
         return self._with_drafts(self.time(*rows), [(1, read)])
 
-    def draft_time(self, rows: Rows, drafts: int) -> StepTime:
-        """Estimate the time of a step in which each of these decoding rows has so many drafts: to make them, and to
-        check them in a pass over as many positions as the most drafts need."""
+    def draft_time(self, rows: Rows) -> StepTime:
+        """Estimate the time of a step in which these decoding rows draft: to make the drafts, and to check them in a
+        pass over all their positions."""
         assert self.drafter is not None
         positions = 1 + self.drafter.speculation.tokens
         checked = self.time(rows._replace(tokens=positions, scored=positions))
-        return self._with_drafts(checked, [(times, [each]) for times, each in self.drafter.passes(rows, drafts)])
+        return self._with_drafts(checked, [(times, [each]) for times, each in self.drafter.passes(rows)])
 
-    def best_drafts(self, rows: Rows) -> int:
-        """Return the number of drafts for each of these rows that gives the most tokens a second."""
-        if self.drafter is None:
-            return 0
-        return max(self.drafter.numbers, key=lambda number: -self._token_seconds(rows, number))
+    def should_draft(self, rows: Rows) -> bool:
+        """Return whether drafts give these rows more tokens a second."""
+        return self.drafter is not None and self._drafted_token_seconds(rows) < self.time(rows).seconds
 
     def token_seconds(self, rows: Rows) -> float:
-        """Until each of these rows, which decode, has a token more, on average, with as many drafts as pay best."""
-        return self._token_seconds(rows, self.best_drafts(rows))
+        """Estimate the time until each of these decoding rows has a token more, on average, with drafts if they pay."""
+        plain = self.time(rows).seconds
+        return plain if self.drafter is None else min(plain, self._drafted_token_seconds(rows))
 
-    def _token_seconds(self, rows: Rows, drafts: int) -> float:
-        if self.drafter is None or not drafts:
-            return self.time(rows).seconds
-        return self.draft_time(rows, drafts).seconds / self.drafter.tokens(drafts)
+    def _drafted_token_seconds(self, rows: Rows) -> float:
+        assert self.drafter is not None
+        return self.draft_time(rows).seconds / self.drafter.tokens
 
     def _with_drafts(self, time: StepTime, passes: Sequence[tuple[int, Sequence[Rows]]]) -> StepTime:
         """Add the time of the draft model's passes over rows, each so many times."""

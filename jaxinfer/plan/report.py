@@ -148,14 +148,16 @@ def _folder_name(model: str) -> str:
 
 def _drafts(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
     """Report drafting in decode steps of 1, 2, 4 requests, and so on, to `batch`, that have `length` tokens each: the
-    number of drafts a row that pays best, tokens that a row gets of such a step and its seconds, those of a step
+    number of drafts a row, 0 if they do not pay, tokens that a row gets of such a step and its seconds, those of a step
     without drafts, and the gain in tokens a second, as a factor."""
     drafter, by_batch = plan.drafter, []
     assert drafter is not None
     for count in _batches(batch):
         rows = plan.decode_rows(count, length)
-        drafts, plain = plan.best_drafts(rows), plan.time(rows).seconds
-        step, tokens = plan.draft_time(rows, drafts) if drafts else plan.time(rows), drafter.tokens(drafts)
+        plain, drafts, tokens = plan.time(rows), 0, 1.0
+        step = plain
+        if plan.should_draft(rows):
+            step, drafts, tokens = plan.draft_time(rows), drafter.speculation.tokens, drafter.tokens
         by_batch.append(
             {
                 "batch": count,
@@ -163,8 +165,8 @@ def _drafts(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
                 "tokens": tokens,
                 "seconds": step.seconds,
                 "terms": [term._asdict() for term in step.terms],
-                "plain_seconds": plain,
-                "speedup": tokens * plain / step.seconds,
+                "plain_seconds": plain.seconds,
+                "speedup": tokens * plain.seconds / step.seconds,
             }
         )
     return {
@@ -350,8 +352,7 @@ def _of_stages(mesh: dict[str, Any]) -> str:
 
 
 def _of_drafts(mesh: dict[str, Any]) -> str:
-    """Describe the number of drafts that pays, by the number of requests, and the gains of the most requests and of
-    one."""
+    """Describe for how many requests drafts pay, and the gains."""
     found, runs = mesh["drafts"], []
     for one in found["by_batch"]:
         if not runs or runs[-1][0]["drafts"] != one["drafts"]:
@@ -359,7 +360,7 @@ def _of_drafts(mesh: dict[str, Any]) -> str:
         runs[-1] = runs[-1][0], one
     text, most = "; ".join(_of_run(first, last) for first, last in runs), found["by_batch"][-1]
     step = f" The table's step has none; with {_of_drafting_step(most)}." if most["drafts"] else ""
-    return f"{mesh['mesh']}: drafts by {found['by']} that pay best, at most {found['most']} a row: {text}.{step}"
+    return f"{mesh['mesh']}: drafts by {found['by']}, {found['most']} a row, {text}.{step}"
 
 
 def _of_drafting_step(found: dict[str, Any]) -> str:
@@ -369,13 +370,13 @@ def _of_drafting_step(found: dict[str, Any]) -> str:
 
 
 def _of_run(first: dict[str, Any], last: dict[str, Any]) -> str:
-    """Numbers of requests, of which as many drafts pay."""
+    """Describe numbers of requests for all of which drafts pay, or do not."""
     alone = first["batch"] == last["batch"]
     requests = f"{first['batch']:,}" if alone else f"{first['batch']:,} to {last['batch']:,}"
     if not first["drafts"]:
-        return f"none for {requests} requests"
+        return f"do not pay for {requests} requests"
     gains = f"x {first['speedup']:.2f}" if alone else f"x {first['speedup']:.2f} to {last['speedup']:.2f}"
-    return f"{first['drafts']} for {requests} requests ({gains})"
+    return f"pay for {requests} requests ({gains})"
 
 
 def _ms(seconds: float) -> str:

@@ -68,10 +68,9 @@ def _of_one_stage(plan: MeshPlan, workload: Workload, batch: int) -> Service:
 def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
     """Return the least number of steps with prompts of others while one of these rows decodes so many tokens, if drafts
     pay. Rows then end one by one, each with a step of its own for its successor, in which nobody drafts."""
-    drafts = plan.best_drafts(rows)
-    if plan.drafter is None or not drafts:
+    if plan.drafter is None or not plan.should_draft(rows):
         return 0.0
-    tokens = plan.drafter.tokens(drafts)
+    tokens = plan.drafter.tokens
     # Steps after which another has ended.
     ends = 1 - max(1 - tokens / max(decoded, 1), 0.0) ** (rows.count - 1)
     return ends * decoded / (tokens + ends)

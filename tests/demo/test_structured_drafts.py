@@ -39,7 +39,7 @@ QUESTIONS = (
 
 
 def standing() -> int:
-    """With such a clock every step drafts."""
+    """With such a clock drafting stays on."""
     return 0
 
 
@@ -47,7 +47,7 @@ def with_drafts(name: str) -> LLM:
     config = {**DRAFTERS[name], "num_speculative_tokens": 3}
     sizes: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
     llm = LLM("demo", dtype="float32", speculative_config=config, **sizes)
-    llm.engine.scheduler.drafts = DraftPolicy(standing, 3, 3)
+    llm.engine.scheduler.drafts = DraftPolicy(standing, 3)
     return llm
 
 

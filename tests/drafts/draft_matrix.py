@@ -173,7 +173,7 @@ def _runner(name: str, drafter: Method | None, drafts: int, how: Mapping[str, An
 
 def _draft_in_turns(core: EngineCore, steps: int) -> None:
     policy: Any = core.scheduler.drafts
-    asked = itertools.cycle([policy.most, (policy.most + 1) // 2, *[0] * steps])
+    asked = itertools.cycle([policy.tokens, (policy.tokens + 1) // 2, *[0] * steps])
     policy.drafts = lambda *_: next(asked)
 
 

@@ -23,7 +23,7 @@ EOS = (9,)
 
 
 def standing() -> int:
-    """With such a clock every step drafts."""
+    """With such a clock drafting stays on."""
     return 0
 
 
@@ -93,7 +93,7 @@ def draft_in_turns(core: EngineCore, steps: int, monkeypatch: pytest.MonkeyPatch
     """Has two steps draft, one of them less, and so many after them not, over and over."""
     policy = core.scheduler.drafts
     assert policy is not None
-    asked = cycle([policy.most, *[0] * steps, (policy.most + 1) // 2])
+    asked = cycle([policy.tokens, *[0] * steps, (policy.tokens + 1) // 2])
     monkeypatch.setattr(policy, "drafts", lambda *_: next(asked))
 
 

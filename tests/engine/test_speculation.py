@@ -42,7 +42,7 @@ def run_all(core: EngineCore, requests: Sequence[GenerateRequest]) -> Got:
 
 
 def standing() -> int:
-    """With such a clock every step drafts."""
+    """With such a clock drafting stays on."""
     return 0
 
 

@@ -64,7 +64,7 @@ def install() -> None:
 
 def draft_always(monkeypatch: "pytest.MonkeyPatch") -> None:
     """Engines with speculation draft whatever time their steps take."""
-    monkeypatch.setattr(DraftPolicy, "drafts", lambda policy, *_: policy.most)
+    monkeypatch.setattr(DraftPolicy, "drafts", lambda policy, *_: policy.tokens)
 
 
 def right_tokens(prompt: list[int], count: int, *, seed: int, index: int = 0) -> list[int]:

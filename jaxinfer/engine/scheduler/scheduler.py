@@ -19,7 +19,6 @@ from jaxinfer.engine.scheduler.policy import Policy, make_policy
 from jaxinfer.engine.scheduler.prefill import Prefill
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts, has_room
 from jaxinfer.engine.scheduler.queue_wait import Deadlines, QueueWait, StepClock, place_of
-from jaxinfer.engine.scheduler.repetition import Repetition
 from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
@@ -53,8 +52,7 @@ class Scheduler:
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
         drafting, self.drafts = shapes.drafting, None
         if drafting is not None:
-            repetition = Repetition(2 * drafting.tokens if shapes.takes_predictions else 0)
-            self.drafts = DraftPolicy(clock, drafting.fewest, drafting.tokens, shapes.stages, repetition)
+            self.drafts = DraftPolicy(clock, drafting.tokens, shapes.stages)
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._max_waiting = scheduler.max_waiting
