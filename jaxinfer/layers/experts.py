@@ -11,6 +11,7 @@ from jaxinfer.layers.linear import product
 from jaxinfer.layers.mlp import Mlp, gate_up_param
 from jaxinfer.layers.param import held, matrix, param, value
 from jaxinfer.layers.vectors import EXPERT_SLOTS
+from jaxinfer.model_config.formulas import ROUTER_SCORINGS
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.quantization.scheme import LayerSchemes
 
@@ -78,11 +79,11 @@ class Experts(nnx.Module):
 def route(kind: ExpertsKind, scores: jax.Array, choice_bias: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """scores [T, E] float32, the router's product, to the experts of every token [T, k] int32 and their weights
     [T, k] float32."""
-    router = kind.router
-    if router.scoring == "softmax_chosen":
+    router, scoring = kind.router, ROUTER_SCORINGS[kind.router.scoring]
+    if scoring.of_chosen:
         best, chosen = jax.lax.top_k(scores, kind.chosen)
-        return chosen, jax.nn.softmax(best, axis=-1) * router.scale
-    odds = jax.nn.softmax(scores, axis=-1) if router.scoring == "softmax" else jax.nn.sigmoid(scores)
+        return chosen, scoring.formula(jax, best) * router.scale
+    odds = scoring.formula(jax, scores)
     ranked = odds if choice_bias is None else odds + choice_bias
     if router.groups > 1:
         ranked = _best_groups(router, ranked)

@@ -1,7 +1,7 @@
 """MLPs, gated or plain."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +10,9 @@ from flax import nnx
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.padding import without_padding
 from jaxinfer.layers.param import QuantizedParam, held, matrix
-from jaxinfer.model_config.mlp_kind import Activation, Clamp, MlpKind
+from jaxinfer.model_config.formulas import ACTIVATIONS
+from jaxinfer.model_config.mlp_kind import Clamp, MlpKind
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme
-
-
-def _gelu_tanh(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=True)
-
-
-def _gelu(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=False)
-
-
-ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
-    "silu": jax.nn.silu,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "relu": jax.nn.relu,
-}
 
 _TILE_ROWS = 8
 """Rows of a TPU's tile of bfloat16 or float32."""
@@ -46,7 +31,11 @@ def gated(kind: MlpKind, gate_up: jax.Array) -> jax.Array:
     gate, up = gate_up[:, :, 0], gate_up[:, :, 1]
     if kind.clamp is not None:
         return _clamped(kind.clamp, gate, up)
-    return ACTIVATIONS[kind.activation](gate) * up
+    return _activated(kind, gate) * up
+
+
+def _activated(kind: MlpKind, x: jax.Array) -> jax.Array:
+    return ACTIVATIONS[kind.activation].formula(jax, x)
 
 
 def _clamped(clamp: Clamp, gate: jax.Array, up: jax.Array) -> jax.Array:
@@ -77,7 +66,7 @@ class Mlp(nnx.Module):
         if self.kind.gated:
             inner = gated(self.kind, Linear(held(self.gate_up), vectors.get("gate_up_bias"))(x))
         else:
-            inner = ACTIVATIONS[self.kind.activation](Linear(held(self.up), vectors.get("up_bias"))(x))
+            inner = _activated(self.kind, Linear(held(self.up), vectors.get("up_bias"))(x))
         if self.kind.bias:
             inner = without_padding(inner, real)  # a bias made it more than 0
         return Linear(held(self.down), vectors.get("down_bias"), self.parted)(inner)

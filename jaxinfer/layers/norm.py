@@ -3,17 +3,16 @@
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.model_config.formulas import NORMS
 from jaxinfer.model_config.layer_kind import NormKind
 
 
 def norm(kind: NormKind, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None, axes: int = 1) -> jax.Array:
     """x [..., d] normed over its last `axes` axes, times weight, of the shape of these; computed in float32, in x's
     type."""
-    wide, over = x.astype(jnp.float32), tuple(range(-axes, 0))
-    if kind.form == "layer":
-        wide = wide - jnp.mean(wide, axis=over, keepdims=True)
-    scaled = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=over, keepdims=True) + kind.eps)
-    if not kind.wide and kind.form == "rms":
+    form = NORMS[kind.form]
+    scaled = form.formula(jax, x.astype(jnp.float32), tuple(range(-axes, 0)), kind.eps)
+    if not (kind.wide or form.wide):
         return weight * scaled.astype(x.dtype)
     scaled = scaled * (weight.astype(jnp.float32) + kind.offset)
     return (scaled if bias is None else scaled + bias.astype(jnp.float32)).astype(x.dtype)

@@ -6,21 +6,15 @@ from typing import Any
 
 from jaxinfer.errors import quoted
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.formulas import ACTIVATIONS, NORMS
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
-from jaxinfer.model_config.mlp_kind import Activation, MlpKind
+from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.model_config.quantized.reading import read_quantization
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
+_DECLARED = {declared: name for name, activation in ACTIVATIONS.items() for declared in activation.declared}
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 _EPS = 1e-6
 
@@ -75,14 +69,14 @@ def read_mlp(config: ConfigReader, **differences: Any) -> MlpKind:
     return MlpKind(config.integer("intermediate_size"), **differences)
 
 
-def read_activation(config: ConfigReader, key: str, default: Activation) -> Activation:
-    """An activation by one of its names."""
-    return config.choice(key, _ACTIVATIONS, default) if key in config else default
+def read_activation(config: ConfigReader, key: str, default: str) -> str:
+    """An activation's name in ACTIVATIONS, by one of its names in config.json."""
+    return config.choice(key, _DECLARED, default) if key in config else default
 
 
 def read_norm(config: ConfigReader, **differences: Any) -> NormKind:
     """From `rms_norm_eps`, 1e-6 where it is absent, as in transformers."""
-    return NormKind(eps=config.number("rms_norm_eps", _EPS), **differences)
+    return NormKind(eps=config.number(NORMS["rms"].eps, _EPS), **differences)
 
 
 def read_decoder(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from jaxinfer.errors import ModelError, ParameterError, quoted
+from jaxinfer.model_config.formulas import NORMS, check_formula
 from jaxinfer.model_config.head_spread import HeadSpread, as_they_are, spread_heads
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig
@@ -15,22 +16,22 @@ from jaxinfer.quantization.scheme import LayerSchemes
 class NormKind:
     """A norm over the last axis.
 
-    form `rms`: over the root mean square. `layer`: LayerNorm, the mean taken off first. offset: added to the weight
-    (Gemma's 1 + w). bias: one is added at the end. wide: multiplied with the weight in float32, not in the type of
-    what is normed, as the family's own code does. LayerNorm always is; the others have neither offset nor bias.
+    form: one of NORMS. offset: added to the weight (Gemma's 1 + w). bias: one is added at the end. wide: multiplied
+    with the weight in float32, not in the type of what is normed, as the family's own code does; some forms always are.
+    Only wide norms have an offset or a bias.
     """
 
-    form: Literal["rms", "layer"] = "rms"
+    form: str = "rms"
     eps: float = 1e-6
     offset: float = 0.0
     bias: bool = False
     wide: bool = False
 
     def __post_init__(self) -> None:
+        check_formula(NORMS, self.form)
         if not self.eps > 0:
-            name = "rms_norm_eps" if self.form == "rms" else "layer_norm_eps"
-            raise ModelError(f"config.json: {name} must be above 0, not {self.eps}")
-        if (self.offset or self.bias) and not self.wide and self.form == "rms":
+            raise ModelError(f"config.json: {NORMS[self.form].eps} must be above 0, not {self.eps}")
+        if (self.offset or self.bias) and not (self.wide or NORMS[self.form].wide):
             raise ValueError("an offset or a bias is added in float32: the norm must be wide")
 
 

@@ -1,11 +1,10 @@
 """MlpKind: the MLP of one layer, plain, gated, or experts of which a router chooses."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from jaxinfer.errors import ModelError, ParameterError, quoted
-
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+from jaxinfer.model_config.formulas import ACTIVATIONS, ROUTER_SCORINGS, check_formula
 
 
 class Clamp(NamedTuple):
@@ -19,19 +18,22 @@ class Clamp(NamedTuple):
 class RouterKind:
     """Router that chooses a token's experts and weighs them.
 
-    scoring: `softmax` over all experts; `softmax_chosen` over the scores of the chosen ones; `sigmoid` of each by
-    itself. choice_bias: added to the scores to choose experts, not to weigh them (DeepSeek-V3). groups: number of
-    groups of experts, of which the best `top_groups` are considered, by the sum of their two best scores. normalise:
-    weights are divided by their sum. scale: factor of weights. bias: the router's own product has a bias.
+    scoring: one of ROUTER_SCORINGS. choice_bias: added to the scores to choose experts, not to weigh them
+    (DeepSeek-V3). groups: number of groups of experts, of which the best `top_groups` are considered, by the sum of
+    their two best scores. normalise: weights are divided by their sum. scale: factor of weights. bias: the router's own
+    product has a bias.
     """
 
-    scoring: Literal["softmax", "softmax_chosen", "sigmoid"] = "softmax"
+    scoring: str = "softmax"
     choice_bias: bool = False
     groups: int = 1
     top_groups: int = 1
     normalise: bool = False
     scale: float = 1.0
     bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_formula(ROUTER_SCORINGS, self.scoring)
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,19 @@ class ExpertsKind:
 class MlpKind:
     """The MLP of one layer.
 
-    size: channels between its two products. gated: down(act(gate(x)) * up(x)), else down(act(up(x))). bias: all of its
-    products have one, those of experts too. clamp: instead of `activation`. experts: instead of one MLP of `size`.
+    size: channels between its two products. activation: one of ACTIVATIONS. gated: down(act(gate(x)) * up(x)), else
+    down(act(up(x))). bias: all of its products have one, those of experts too. clamp: instead of `activation`. experts:
+    instead of one MLP of `size`.
     """
 
     size: int
-    activation: Activation = "silu"
+    activation: str = "silu"
     gated: bool = True
     bias: bool = False
     clamp: Clamp | None = None
     experts: ExpertsKind | None = None
 
     def __post_init__(self) -> None:
+        check_formula(ACTIVATIONS, self.activation)
         if self.size < 1:
             raise ModelError(f"config.json: intermediate_size must be at least 1, not {quoted(self.size)}")

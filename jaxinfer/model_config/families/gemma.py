@@ -16,7 +16,6 @@ from jaxinfer.model_config.decoder import (
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.model_config.mlp_kind import Activation
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import Rope, read_typed_ropes
 from jaxinfer.model_config.tensor_names import TensorNames
@@ -32,7 +31,7 @@ _EVERY = 6
 def parse_gemma(config: ConfigReader) -> DecoderConfig:
     """Gemma 1. `hidden_act: gelu` is the approximation by tanh, which it was trained with."""
     legacy = config.get("hidden_activation") or config.get("hidden_act")
-    activation: Activation = "gelu_tanh" if legacy == "gelu" else _activation(config)
+    activation = "gelu_tanh" if legacy == "gelu" else _activation(config)
     layer = _read(config, activation, kv_heads=_KV_HEADS_1)
     return _decoder(config, with_windows(layer, [None] * read_layers(config)))
 
@@ -70,7 +69,7 @@ def _windows(config: ConfigReader) -> tuple[int | None, ...]:
     return typed_windows(config, window, [(i + 1) % every != 0 for i in range(read_layers(config))])
 
 
-def _activation(config: ConfigReader) -> Activation:
+def _activation(config: ConfigReader) -> str:
     """`hidden_activation`, as transformers reads it; `hidden_act` is what the first files call it."""
     config.get("hidden_act")
     return read_activation(config, "hidden_activation" if "hidden_activation" in config else "hidden_act", "gelu_tanh")
@@ -78,7 +77,7 @@ def _activation(config: ConfigReader) -> Activation:
 
 def _read(
     config: ConfigReader,
-    activation: Activation,
+    activation: str,
     *,
     soft_cap: float | None = None,
     qk_norm: bool = False,
