@@ -144,7 +144,7 @@ def _serve(context: Context, runner: JaxRunner, rows: int, decision: bool | None
     core.abort_all()
     while core.has_work():
         core.step()
-    return tokens, seconds, (after.speculate_steps - before.speculate_steps) / steps
+    return tokens, seconds, (after.steps.speculate_steps - before.steps.speculate_steps) / steps
 
 
 def _core(runner: JaxRunner, rows: int, decision: bool | None) -> EngineCore:

@@ -28,7 +28,7 @@ plain, _ = run(ONE_DEVICE, False)
 for axis in ("tensor", "data"):
     found, stats = run(MeshConfig({axis: 2}), True)
     assert plain == found, (axis, plain, found)
-    assert stats.draft_tokens > 100, axis
+    assert stats.drafts.draft_tokens > 100, axis
 """
 
 

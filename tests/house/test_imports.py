@@ -62,7 +62,7 @@ BASE = (
 )  # fmt: skip
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
-SEAM = ("engine.client.base", "engine.types")
+SEAM = ("engine.client.base", "engine.types", "engine.stats.records")
 
 PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc", "hosts")
 
@@ -81,7 +81,7 @@ ARROWS = {
     "config": ("errors", "speculation"),
     "other_values": ("model_config.quantized.refused",),
     "config_tree": ("errors", "config", "other_values"),
-    "metrics": (*BASE, "engine.types"),
+    "metrics": (*BASE, "engine.types", "engine.stats.records", "engine.series"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
     "grammar": (*BASE, "heap", "engine.constraint", "engine.step.shapes", "text.limited_process"),
     "speculative": BASE,

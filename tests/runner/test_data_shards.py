@@ -78,7 +78,7 @@ axes = {"data": 2, "tensor": 2}
 check("gpt_oss", axes, blocks=26)
 check("gpt_oss", axes, decode_steps=4)
 _, core = check("gpt_oss", axes, drafting=Speculation(3, 1, 2))
-assert core.stats().draft_tokens > 5, core.stats()
+assert core.stats().drafts.draft_tokens > 5, core.stats()
 """
     run_on_devices(_PRELUDE + program, 4)
 
@@ -99,7 +99,7 @@ alone, core = check('qwen3_moe', {'data': 2})
 one, both = (engine.runner.expert_load().experts for engine in (alone, core))
 assert (both.sum(axis=1) == both.sum(axis=1)[0]).all() and both.sum() > 0
 # Steps differ, and prefixes that a shard has cached: so do tokens that are computed.
-computed = [engine.stats().prefill_tokens + engine.stats().decode_tokens for engine in (alone, core)]
+computed = [engine.stats().steps.prefill_tokens + engine.stats().steps.decode_tokens for engine in (alone, core)]
 top = core.runner.model.config.layers[0].mlp.experts.chosen
 assert both.sum(axis=1)[0] == computed[1] * top, (both.sum(axis=1), computed, top)
 assert one.sum(axis=1)[0] == computed[0] * top
