@@ -193,7 +193,7 @@ def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: i
     """So many requests at a time, until all have been answered."""
     before, tokenizer = llm.engine.stats(), llm.get_tokenizer()
     waiting = deque(
-        encode_prompt(tokenizer, prompt, "prompt").request(f"{before.steps} {number}", asked)
+        encode_prompt(tokenizer, prompt, "prompt").request(f"{before.core.steps} {number}", asked)
         for number, (prompt, asked) in enumerate(zip(prompts, params, strict=True))
     )
     tokens: dict[str, list[int]] = {request.request_id: [] for request in waiting}
@@ -217,11 +217,11 @@ def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: i
         rate,
         seconds,
         [tuple(each) for each in tokens.values()],
-        after.steps - before.steps,
-        after.mixed_steps - before.mixed_steps,
-        after.speculate_steps - before.speculate_steps,
-        after.draft_tokens - before.draft_tokens,
-        tuple(new - old for new, old in zip(after.accepted_at, before.accepted_at, strict=True)),
+        after.core.steps - before.core.steps,
+        after.steps.mixed_steps - before.steps.mixed_steps,
+        after.steps.speculate_steps - before.steps.speculate_steps,
+        after.drafts.draft_tokens - before.drafts.draft_tokens,
+        tuple(new - old for new, old in zip(after.drafts.accepted_at, before.drafts.accepted_at, strict=True)),
     )
 
 

@@ -34,7 +34,7 @@ from jaxinfer.text.request_output import CompletionOutput
 
 ROWS, MAX_TOKENS, MOST_BY_LENGTH = 128, 512, 0.10
 COUNTS = ("steps", "generation_tokens", "forced_tokens")
-"""Fields of EngineStats that are counted, for all generations of a list."""
+"""Fields of CoreStats that are counted, for all generations of a list."""
 
 
 class Found(NamedTuple):
@@ -73,12 +73,12 @@ def main() -> None:
         before = llm.engine.stats()
         found = _generated(llm, schemas, options.generations, options.max_tokens)
         after = llm.engine.stats()
-        counts = {key: getattr(after, key) - getattr(before, key) for key in COUNTS}
+        counts = {key: getattr(after.core, key) - getattr(before.core, key) for key in COUNTS}
         rows = [_row(each, one) for each, one in zip(schemas, found, strict=True)]
         result[name] = {**counts, "schemas": rows}
         heads.append(_headline(name, found))
         print(heads[-1], flush=True)
-    result["compiled_after_ready"] = llm.engine.stats().compiles_after_ready
+    result["compiled_after_ready"] = llm.engine.stats().device.compiles_after_ready
     llm.close()
     write_json(options.json, result)
     print("; ".join(heads))

@@ -108,9 +108,9 @@ def measure(folder: Path, count: int, tokens: int, temperature: float) -> None:
     prompts = [{"prompt_token_ids": prompt_ids(llm, question)} for question in held_out(count)]
     llm.generate(prompts, SamplingParams(temperature=temperature, max_tokens=300, seed=0))
     stats = llm.engine.stats()
-    shares = ", ".join(f"{kept / stats.drafts:.1%}" for kept in stats.accepted_at)
-    gained = 1 + stats.accepted_tokens / stats.drafts
-    print(f"{len(prompts)} questions, {stats.drafts} drafts: kept {shares}; {gained:.2f} tokens a step")
+    shares = ", ".join(f"{kept / stats.drafts.drafts:.1%}" for kept in stats.drafts.accepted_at)
+    gained = 1 + stats.drafts.accepted_tokens / stats.drafts.drafts
+    print(f"{len(prompts)} questions, {stats.drafts.drafts} drafts: kept {shares}; {gained:.2f} tokens a step")
     llm.close()
 
 

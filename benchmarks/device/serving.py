@@ -28,7 +28,7 @@ def _run(llm: LLM, jobs: list[Job]) -> dict[str, Any]:
     after = llm.engine.stats()
     return {
         **rates(jobs, seconds),
-        "steps": after.steps - before.steps,
-        "preemptions": after.preemptions - before.preemptions,
-        "compiles_after_ready": after.compiles_after_ready,
+        "steps": after.core.steps - before.core.steps,
+        "preemptions": after.scheduler.preemptions - before.scheduler.preemptions,
+        "compiles_after_ready": after.device.compiles_after_ready,
     }

@@ -1,10 +1,12 @@
 """The engine's view of constrained decoding: the protocols of compilers and matchers."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from jaxinfer.engine.series import Series, counter, gauge, shown
 from jaxinfer.sampling import SamplingParams
 
 
@@ -36,20 +38,23 @@ class Matcher(Protocol):
         ...
 
 
-class ConstraintStats(NamedTuple):
-    """Statistics of compiled grammars since the start; the names are EngineStats'.
+_GRAMMARS = Series("counter", "jaxinfer:grammars", "Grammars that requests asked for: kept from an earlier request, "
+                   "compiled, or refused.", ("result",))  # fmt: skip
 
-    grammars_cached, grammars_compiled, grammars_refused: requests whose grammar was cached, compiled, or refused.
-    grammar_seconds: time that compiling took, refused grammars included, all threads together. grammars_kept,
-    grammar_bytes: grammars in the cache, and their bytes.
-    """
 
-    grammars_cached: int = 0
-    grammars_compiled: int = 0
-    grammars_refused: int = 0
-    grammar_seconds: float = 0.0
-    grammars_kept: int = 0
-    grammar_bytes: int = 0
+@dataclass(frozen=True)
+class ConstraintStats:
+    """Statistics of compiled grammars. grammar_seconds: of all threads together."""
+
+    grammars_cached: int = shown(_GRAMMARS.at("cached"))
+    grammars_compiled: int = shown(_GRAMMARS.at("compiled"))
+    grammars_refused: int = shown(_GRAMMARS.at("refused"))
+    grammar_seconds: float = counter("jaxinfer:grammar_compile_seconds", "Time spent compiling grammars, refused ones "
+                                     "included; beside the engine's thread.")  # fmt: skip
+    grammars_kept: int = gauge("jaxinfer:grammars_kept", "Compiled grammars that are kept.")
+    grammar_bytes: int = gauge(
+        "jaxinfer:grammars_kept_bytes", "Memory that they take, as it was measured when they were compiled."
+    )
 
 
 class Constraints(Protocol):

@@ -25,14 +25,14 @@ from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.drafts import DraftTotals
 from jaxinfer.engine.stats.hosts import HostReading
-from jaxinfer.engine.stats.stats import EngineCounters, read_stats
+from jaxinfer.engine.stats.records import CoreStats, EngineStats, totals
+from jaxinfer.engine.stats.stats import read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import (
-    EngineStats,
     FinishReason,
     GenerateRequest,
     ModelInfo,
@@ -88,7 +88,7 @@ class EngineCore:
         self._ended: list[TokenDelta] = []
         self._arrivals = itertools.count()
         self._next_sequence = 0
-        self.counters = EngineCounters()
+        self.counters = totals(CoreStats)
         self.drafts = DraftTotals(0 if runner.shapes.drafting is None else runner.shapes.drafting.tokens)
         self.constraints = constraints
         self._masks = StepMasks(runner.shapes, self.scheduler.state.table, constraints)

@@ -1,4 +1,4 @@
-"""Requests, outputs and statistics that cross the seam between an engine and its clients. Plain data, no jax."""
+"""Requests and outputs that cross the seam between an engine and its clients. Plain data, no jax."""
 
 import enum
 from collections.abc import Sequence
@@ -8,9 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxinfer.sampling import SamplingParams
-
-STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Edges of the histogram of tokens a step, vLLM's."""
 
 MAX_PRIORITY = 2**31 - 1
 """A request's priority is at most this, either way."""
@@ -128,105 +125,6 @@ def output_of(deltas: list[TokenDelta]) -> StepOutput:
 
 
 _NO_IDS, _NO_TOKENS = np.zeros(0, np.int64), np.zeros(0, np.int32)
-
-
-class EngineStats(NamedTuple):
-    """A reading of the engine's gauges and running totals (counted since start). All are numbers, or tuples of them."""
-
-    running: int
-    waiting: int
-    kv_blocks_used: int
-    kv_blocks_total: int
-    preemptions: int = 0
-    prefix_queries: int = 0
-    """Prompt tokens looked up in the prefix cache."""
-    prefix_hits: int = 0
-    """Prompt tokens found there."""
-    admitted_tokens: int = 0
-    """Prompt tokens of requests that have got a slot."""
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    steps: int = 0
-    compiles_after_ready: int = 0
-    step_faults: int = 0
-    """Failures of the runner in a step, after each of which its requests were queued again or ended."""
-    abandoned_requests: int = 0
-    """Requests ended because the process that they came by had gone."""
-    constraint_failures: int = 0
-    """Sequences that a grammar or a rule ended with an error in the midst of their text."""
-    forced_tokens: int = 0
-    """Tokens that no step drew, since a grammar forced them (fast_forward.py)."""
-    mask_wait_seconds: float = 0.0
-    """Seconds of wait_seconds and apply_seconds for steps whose tokens had to be known before masks could be filled."""
-    grammars_cached: int = 0
-    grammars_compiled: int = 0
-    grammars_refused: int = 0
-    grammar_seconds: float = 0.0
-    grammars_kept: int = 0
-    grammar_bytes: int = 0
-    """Fields from `grammars_cached` on are those of ConstraintStats (constraint.py)."""
-    expected_wait: float = 0.0
-    """Seconds until a request gets a slot that comes after all that wait, by how often slots came lately."""
-    waiting_for_slots: int = 0
-    waiting_for_blocks: int = 0
-    waiting_for_prefills: int = 0
-    waiting_for_step: int = 0
-    """Waiting requests by reason (stats.py)."""
-    schedule_seconds: float = 0.0
-    dispatch_seconds: float = 0.0
-    constrain_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    apply_seconds: float = 0.0
-    other_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    """Seconds of the engine's thread by what it did (step_timer.py)."""
-    in_flight_seconds: float = 0.0
-    """Seconds with at least one step dispatched and not read."""
-    starved_seconds: float = 0.0
-    """Seconds with no step in flight, though there was something to do."""
-    decode_steps: int = 0
-    mixed_steps: int = 0
-    multi_step_steps: int = 0
-    speculate_steps: int = 0
-    drafts: int = 0
-    """Rows with drafts, a step each."""
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    """Drafts among `draft_tokens` that were kept."""
-    accepted_at: tuple[int, ...] = ()
-    """Kept drafts by their place among a row's drafts; empty if nothing is drafted."""
-    decode_tokens: int = 0
-    """Tokens computed in rows whose one pending token the device held."""
-    prefill_tokens: int = 0
-    """Tokens computed that came from the host: of prompts, and of what is computed again after a preemption."""
-    padded_tokens: int = 0
-    """Tokens that programs computed for nobody, since their sizes are few."""
-    flops: float = 0.0
-    bytes: float = 0.0
-    """Operations and bytes of memory that the steps needed, by a model of the step (step_cost.py). In time they
-    outgrow 64 bits."""
-    iteration_tokens: int = 0
-    """Prompt tokens computed and tokens generated, in all steps; what `step_tokens` counts."""
-    step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)
-    """Steps by their number of tokens: up to each edge of STEP_TOKENS, and above."""
-    expert_tokens: tuple[int, ...] = ()
-    """Tokens that each expert has got, all layers with experts together; padding is not counted."""
-    expert_imbalance: tuple[float, ...] = ()
-    """Tokens of the busiest expert over those of the mean expert, for each layer with experts."""
-    expert_device_imbalance: tuple[float, ...] = ()
-    """Tokens of the busiest device over those of the mean device, for each layer with experts, since experts were last
-    placed; empty if one device has all experts."""
-    expert_placements: int = 0
-    """Rearrangements of experts over devices by their load."""
-    memory_used: tuple[int, ...] = ()
-    memory_peak: tuple[int, ...] = ()
-    memory_limit: tuple[int, ...] = ()
-    """Bytes of each device; 0 where the platform does not tell."""
-    host_devices: tuple[int, ...] = ()
-    host_calls_behind: tuple[int, ...] = ()
-    host_step_skew: tuple[float, ...] = ()
-    host_heartbeat_age: tuple[float, ...] = ()
-    """Fields of `HostReading`, an entry for each of several hosts; empty for one host."""
 
 
 class ModelInfo(NamedTuple):

@@ -124,7 +124,7 @@ class Grammars:
             kept = self._kept.get(alike)
             if kept is not None:
                 self._kept.move_to_end(alike)
-                self._counts = self._counts._replace(grammars_cached=self._counts.grammars_cached + 1)
+                self._counts = replace(self._counts, grammars_cached=self._counts.grammars_cached + 1)
         if kept is None:
             kept = self._compiled_anew(alike)
         legal = bits_of(stop_ids, self._words)
@@ -144,7 +144,7 @@ class Grammars:
         with self._lock:
             refusal = self._refusals.find(asked.constraint)
             if refusal is not None:
-                self._counts = self._counts._replace(grammars_refused=self._counts.grammars_refused + 1)
+                self._counts = replace(self._counts, grammars_refused=self._counts.grammars_refused + 1)
                 raise refusal
         try:
             with self._counting():
@@ -182,7 +182,7 @@ class Grammars:
     def stats(self) -> ConstraintStats:
         with self._lock:
             kept = sum(each.bytes for each in self._kept.values())
-            return self._counts._replace(grammars_kept=len(self._kept), grammar_bytes=kept)
+            return replace(self._counts, grammars_kept=len(self._kept), grammar_bytes=kept)
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -197,7 +197,8 @@ class Grammars:
         finally:
             with self._lock:
                 counts = self._counts
-                self._counts = counts._replace(
+                self._counts = replace(
+                    counts,
                     grammars_compiled=counts.grammars_compiled + compiled,
                     grammars_refused=counts.grammars_refused + refused,
                     grammar_seconds=counts.grammar_seconds + time.perf_counter() - begun,

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from jaxinfer.engine.types import EngineStats, FinishReason, TokenLogprobs
+from jaxinfer.engine.stats.records import EngineStats, statistics_of
+from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
@@ -58,7 +59,7 @@ def pack_usage(usage: Usage) -> pb.Usage:
 def pack_stats(stats: EngineStats) -> dict[str, float]:
     """Pack statistics by name; a tuple's numbers by name and place, as in `step_tokens.0`."""
     values: dict[str, float] = {}
-    for field, value in stats._asdict().items():
+    for field, value, _ in statistics_of(stats):
         name = _PUBLIC_NAMES.get(field, field)
         if isinstance(value, tuple):
             values |= {f"{name}.{i}": one for i, one in enumerate(value)}

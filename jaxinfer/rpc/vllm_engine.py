@@ -130,7 +130,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     ) -> pb.GetServerInfoResponse:
         info, stats = self._context.client.info, self._context.client.stats()
         return pb.GetServerInfoResponse(
-            active_requests=stats.running + stats.waiting,
+            active_requests=stats.scheduler.running + stats.scheduler.waiting,
             last_receive_timestamp=self._last_request,
             uptime_seconds=time.monotonic() - self._started,
             server_type="jaxinfer",

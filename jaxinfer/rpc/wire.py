@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from jaxinfer.engine.array_coding import array, plain
-from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
+from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.types import GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError, WorkerLostError
 from jaxinfer.sampling import SamplingParams
 

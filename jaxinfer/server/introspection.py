@@ -10,7 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from jaxinfer.engine.types import EngineStats, ModelInfo
+from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.load import scheduler_load
@@ -41,7 +42,7 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 async def load(request: web.Request) -> web.Response:
     """GET /load, vLLM's: requests under way in the whole server."""
     stats = await request.app[CONTEXT].client.read_stats()
-    return web.json_response({"server_load": stats.running + stats.waiting})
+    return web.json_response({"server_load": stats.scheduler.running + stats.scheduler.waiting})
 
 
 async def loads(request: web.Request) -> web.Response:
@@ -83,9 +84,9 @@ def loads_of(info: ModelInfo, stats: EngineStats) -> dict[str, Any]:
     """One scheduler's load, in the form of a list over data-parallel ranks."""
     one = scheduler_load(info, stats)
     total = {
-        "total_running_reqs": stats.running,
-        "total_waiting_reqs": stats.waiting,
-        "total_reqs": stats.running + stats.waiting,
+        "total_running_reqs": stats.scheduler.running,
+        "total_waiting_reqs": stats.scheduler.waiting,
+        "total_reqs": stats.scheduler.running + stats.scheduler.waiting,
         "avg_token_usage": one["token_usage"],
         "avg_utilization": one["utilization"],
     }

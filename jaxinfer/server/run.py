@@ -204,7 +204,7 @@ def open_generations(client: EngineClient) -> int:
         stats = client.stats()
     except EngineDeadError:
         return 0
-    return stats.running + stats.waiting
+    return stats.scheduler.running + stats.scheduler.waiting
 
 
 async def _stop(runner: web.AppRunner, beside: Beside | None, options: ServerConfig) -> None:

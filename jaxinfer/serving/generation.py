@@ -297,7 +297,7 @@ class _Run:
         _check_reason(delta)
 
     def _timed_out(self, cause: str) -> RequestError:
-        wait = max(1, math.ceil(self._client.stats().expected_wait))
+        wait = max(1, math.ceil(self._client.stats().scheduler.expected_wait))
         return RequestError(
             f"{cause}; try again in {wait} s", kind=ErrorKind.BUSY, code="queue_timeout", retry_after=wait
         )

@@ -183,7 +183,7 @@ def check_rows(llm: LLM, plain: LLM, run: str) -> None:
     after = llm.engine.stats()
     check_run(rows, found, expected)
     assert any(choice.finish_reason == "abort" for output in found.values() for choice in output.outputs)
-    assert after.prefix_hits > before.prefix_hits
+    assert after.admission.prefix_hits > before.admission.prefix_hits
 
 
 def check_run(rows: Sequence[Row], found: Mapping[str, RequestOutput], expected: Mapping[str, RequestOutput]) -> None:

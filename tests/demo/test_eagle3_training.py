@@ -95,7 +95,7 @@ def test_an_engine_drafts_with_a_head(tmp_path: Path) -> None:
         llm = LLM("demo", dtype="float32", lazy_compile=True, **sizes)
         found = llm.generate(prompts, SamplingParams(temperature=0.7, seed=3, max_tokens=24, ignore_eos=True))
         answers.append([output.outputs[0].token_ids for output in found])
-        drafts = llm.engine.stats().draft_tokens
+        drafts = llm.engine.stats().drafts.draft_tokens
         llm.close()
     assert answers[0] == answers[1]
     assert drafts > 0

@@ -114,8 +114,8 @@ def check_drafts(llm: LLM, plain: LLM, run: str) -> None:
     before = llm.engine.stats()
     check_rows(llm, plain, run)
     after = llm.engine.stats()
-    assert after.accepted_tokens - before.accepted_tokens > 60
-    assert after.speculate_steps - before.speculate_steps > 50
+    assert after.drafts.accepted_tokens - before.drafts.accepted_tokens > 60
+    assert after.steps.speculate_steps - before.steps.speculate_steps > 50
 
 
 @pytest.mark.long

@@ -35,9 +35,9 @@ def test_every_pair_of_circumstances_is_in_a_row() -> None:
 @contextmanager
 def nothing_compiles(llm: LLM) -> Iterator[None]:
     """Here."""
-    before = llm.engine.stats().compiles_after_ready
+    before = llm.engine.stats().device.compiles_after_ready
     yield
-    assert llm.engine.stats().compiles_after_ready == before
+    assert llm.engine.stats().device.compiles_after_ready == before
 
 
 @pytest.mark.long
@@ -50,12 +50,12 @@ def test_ahead_of_the_device(engines: dict[bool, LLM]) -> None:
 def test_with_steps_that_fail(engines: dict[bool, LLM], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engines[True].engine
     assert isinstance(engine.runner, JaxRunner)
-    faults = engine.stats().step_faults
+    faults = engine.stats().core.step_faults
     for kind, at in FAILING.items():
         monkeypatch.setattr(engine.runner, "programs", FailingPrograms(engine.runner.programs, at, kind))
     with nothing_compiles(engines[True]):
         check_rows(engines[True], engines[False], "step faults")
-    assert engine.stats().step_faults - faults == len(FAILING)
+    assert engine.stats().core.step_faults - faults == len(FAILING)
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_with_few_blocks(engines: dict[bool, LLM]) -> None:
     with closing(LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, max_model_len=448, num_blocks=32)) as llm:
         with nothing_compiles(llm):
             check_rows(llm, engines[False], "few blocks")
-        assert llm.engine.stats().preemptions > 0
+        assert llm.engine.stats().scheduler.preemptions > 0
 
 
 @pytest.mark.long
@@ -73,7 +73,7 @@ def test_with_several_decode_steps_at_once(engines: dict[bool, LLM]) -> None:
     with closing(LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, decode_steps=4)) as llm:
         with nothing_compiles(llm):
             check_rows(llm, engines[False], "decode-steps 4")
-        assert llm.engine.stats().multi_step_steps > 0
+        assert llm.engine.stats().steps.multi_step_steps > 0
 
 
 def check_devices() -> None:

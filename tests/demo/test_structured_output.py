@@ -83,9 +83,9 @@ def test_texts_are_valid_and_the_same_ahead_of_the_device_or_not(engines: dict[b
     params = [asked(number, **OTHERS[name]) for number in range(16)]
     free = [replace(each, structured_outputs=None) for each in params[:4]]
     prompts = [f"Tell me of number {number % 3}." for number in range(20)]
-    compiles = engines[True].engine.stats().compiles_after_ready
+    compiles = engines[True].engine.stats().device.compiles_after_ready
     found = {overlap: llm.generate(prompts, [*params, *free]) for overlap, llm in engines.items()}
-    assert engines[True].engine.stats().compiles_after_ready == compiles
+    assert engines[True].engine.stats().device.compiles_after_ready == compiles
     for each, one, other in zip([*params, *free], found[True], found[False], strict=True):
         assert [choice.token_ids for choice in one.outputs] == [choice.token_ids for choice in other.outputs]
         for choice in one.outputs:

@@ -149,8 +149,8 @@ def answers(name: str, how: Mapping[str, Any], *, plain: bool = False) -> tuple[
     outputs = drive(core, asked, _BETWEEN.get(interrupted))
     runner.programs = programs
     stats = core.stats()
-    assert (stats.step_faults > 0) == (interrupted == "faults"), "faults"
-    return outputs, stats.draft_tokens, stats.accepted_tokens
+    assert (stats.core.step_faults > 0) == (interrupted == "faults"), "faults"
+    return outputs, stats.drafts.draft_tokens, stats.drafts.accepted_tokens
 
 
 @cache

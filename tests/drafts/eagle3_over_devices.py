@@ -28,4 +28,4 @@ def compare_tokens() -> None:
     for axis in ("tensor", "data"):
         found, stats = run(MeshConfig({axis: 2}), True)
         assert plain == found, (axis, plain, found)
-        assert stats.draft_tokens > 100, axis
+        assert stats.drafts.draft_tokens > 100, axis

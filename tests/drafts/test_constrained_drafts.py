@@ -123,7 +123,7 @@ def test_tokens_are_those_without_drafts(
     check_equal(plain, drive(core, requests()))
     assert device.status().compiles_after_ready == compiles or tokens != 3
     assert steps.kept > (5 if method == "eagle3" else 40)  # a head of random numbers is seldom right
-    assert core.stats().constraint_failures == 0
+    assert core.stats().core.constraint_failures == 0
 
 
 @pytest.mark.few(1)
@@ -136,7 +136,7 @@ def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.Monk
     for at in (3, 11):
         monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, at, kind))
     check_equal(expected(ahead), drive(core, requests()))
-    assert core.stats().step_faults == 2
+    assert core.stats().core.step_faults == 2
     assert steps.kept > 40
 
 
@@ -146,7 +146,7 @@ def test_few_blocks_preempt_rows_that_draft_under_masks(method: Method, monkeypa
     core = core_of(with_blocks(monkeypatch, runner(3, method), 24), caching=False)
     steps = Steps(core, monkeypatch)
     check_equal(expected(), drive(core, requests()))
-    assert core.stats().preemptions > 0
+    assert core.stats().scheduler.preemptions > 0
     assert steps.kept > 10
 
 
@@ -210,9 +210,9 @@ def test_histories_have_the_tokens_that_grammars_force(ahead: int, monkeypatch: 
     check_equal(plain, drive(core, asked, check_histories))
     stats = core.stats()
     assert looked > 1000
-    assert stats.forced_tokens > 40
-    assert stats.speculate_steps > 20
-    assert stats.decode_steps > 2  # the clock stands still: where nothing is forced every step drafts
+    assert stats.core.forced_tokens > 40
+    assert stats.steps.speculate_steps > 20
+    assert stats.steps.decode_steps > 2  # the clock stands still: where nothing is forced every step drafts
     assert steps.kept > 10
 
 
@@ -265,8 +265,8 @@ def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.
         monkeypatch.setattr(device, "read_drafts", read_drafts)
         output = drive(core, [replace(subject, prediction=prediction)])[name, 0]
         assert output.tokens == tokens
-        assert core.stats().draft_tokens == sum(int(each.counts.sum()) for each in read) > 0
-        assert output.accepted_prediction + output.rejected_prediction <= core.stats().draft_tokens
+        assert core.stats().drafts.draft_tokens == sum(int(each.counts.sum()) for each in read) > 0
+        assert output.accepted_prediction + output.rejected_prediction <= core.stats().drafts.draft_tokens
         assert (output.rejected_prediction > 0) == wrong
         assert output.accepted_prediction > 2
 
@@ -305,7 +305,7 @@ def compare_shards() -> None:
 
     found, stats = run(2, Speculation(3, 1, 3))
     check_equal(run(1, None)[0], found)
-    assert stats.accepted_tokens > 30, stats.accepted_tokens
+    assert stats.drafts.accepted_tokens > 30, stats.drafts.accepted_tokens
 
 
 @pytest.mark.long

@@ -63,8 +63,8 @@ def test_a_model_that_drafts_for_itself_is_always_right(windows: tuple[int | Non
     for _ in range(2):
         drive(core, REQUESTS)
     stats = core.stats()
-    assert None not in windows or stats.prefix_hits > 0
-    assert stats.accepted_tokens == stats.draft_tokens > 150
+    assert None not in windows or stats.admission.prefix_hits > 0
+    assert stats.drafts.accepted_tokens == stats.drafts.draft_tokens > 150
 
 
 @pytest.mark.long
@@ -74,9 +74,9 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     drive(core, REQUESTS)
     stats = core.stats()
-    assert stats.preemptions > 0
-    assert stats.step_faults == 2
-    assert stats.accepted_tokens == stats.draft_tokens > 40
+    assert stats.scheduler.preemptions > 0
+    assert stats.core.step_faults == 2
+    assert stats.drafts.accepted_tokens == stats.drafts.draft_tokens > 40
 
 
 @pytest.mark.long
@@ -88,8 +88,8 @@ def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.M
     draft_in_turns(core, steps, monkeypatch)
     assert tokens_of(core) == plain_tokens()
     stats = core.stats()
-    assert stats.accepted_tokens == stats.draft_tokens > 20
-    assert min(stats.decode_steps, stats.speculate_steps) > 4
+    assert stats.drafts.accepted_tokens == stats.drafts.draft_tokens > 20
+    assert min(stats.steps.decode_steps, stats.steps.speculate_steps) > 4
 
 
 @pytest.mark.long
@@ -105,7 +105,7 @@ def test_a_head_of_more_rows_or_fewer(rows: int) -> None:
     drafts = replace(random_model(config, dtype=model.dtype), weights=tuple(cut), head=(head,))
     core = make_core(runner_of(model, drafts), ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
-    assert core.stats().accepted_tokens > 20
+    assert core.stats().drafts.accepted_tokens > 20
 
 
 def test_broken_drafts_change_nothing() -> None:
@@ -116,7 +116,7 @@ def test_broken_drafts_change_nothing() -> None:
     device.programs._compiled |= for_itself().programs._compiled
     core = make_core(device, ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
-    assert core.stats().draft_tokens > max(100, 10 * core.stats().accepted_tokens)
+    assert core.stats().drafts.draft_tokens > max(100, 10 * core.stats().drafts.accepted_tokens)
 
 
 def test_a_block_costs_what_both_models_keep() -> None:

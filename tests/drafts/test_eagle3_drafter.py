@@ -132,9 +132,9 @@ def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.
     wrong = [(text, drafts) for text, drafts in spy.found if chains.drafts(text, len(drafts)) != drafts]
     assert not wrong, f"{len(wrong)} of {len(spy.found)}"
     if sizes:
-        assert core.stats().preemptions > 0
+        assert core.stats().scheduler.preemptions > 0
     else:
-        assert core.stats().prefix_hits > 30
+        assert core.stats().admission.prefix_hits > 30
 
 
 @pytest.mark.long
@@ -146,7 +146,7 @@ def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.M
     core = make_core(runner, ahead=ahead, clock=lambda: 0)
     draft_in_turns(core, steps, monkeypatch)
     assert tokens_of(core, greedy_requests()) == plain_greedy()
-    assert min(core.stats().decode_steps, len(spy.found)) > 4
+    assert min(core.stats().steps.decode_steps, len(spy.found)) > 4
     assert [drafts for _, drafts in spy.found] == [chains.drafts(text, len(drafts)) for text, drafts in spy.found]
 
 
@@ -163,7 +163,7 @@ def test_mixed_steps_leave_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     core.add_request(GenerateRequest("late", PROMPT[10:34], drawn(2, temperature=0.0, max_tokens=4)))
     while core.has_work():
         core.step()
-    assert core.stats().mixed_steps > 6
+    assert core.stats().steps.mixed_steps > 6
     assert len(spy.found) > 10
     assert [drafts for _, drafts in spy.found] == [chains.drafts(text, len(drafts)) for text, drafts in spy.found]
 
@@ -180,8 +180,8 @@ def test_tokens_are_those_of_plain_decoding(ahead: int) -> None:
     for _ in range(2):
         assert tokens_of(core) == plain_tokens()
     stats = core.stats()
-    assert stats.draft_tokens > 200
-    assert stats.prefix_hits > 0
+    assert stats.drafts.draft_tokens > 200
+    assert stats.admission.prefix_hits > 0
 
 
 def test_tokens_are_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +189,8 @@ def test_tokens_are_right_after_preemptions_and_faults(monkeypatch: pytest.Monke
     fail_bursts(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
-    assert core.stats().preemptions > 0
-    assert core.stats().step_faults == 2
+    assert core.stats().scheduler.preemptions > 0
+    assert core.stats().core.step_faults == 2
 
 
 def test_broken_features_change_nothing() -> None:
@@ -202,7 +202,7 @@ def test_broken_features_change_nothing() -> None:
     device.programs._compiled |= with_head().programs._compiled
     core = make_core(device, ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
-    assert core.stats().draft_tokens > max(100, 10 * core.stats().accepted_tokens)
+    assert core.stats().drafts.draft_tokens > max(100, 10 * core.stats().drafts.accepted_tokens)
 
 
 def vars_of(head: Eagle3Model) -> dict:

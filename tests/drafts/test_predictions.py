@@ -42,7 +42,7 @@ def run(
     outputs = drive(core, asked)
     stats = core.stats()
     assert device.status().compiles_after_ready == compiles or not is_ready
-    return Got(outputs, stats.steps, stats.preemptions)
+    return Got(outputs, stats.core.steps, stats.scheduler.preemptions)
 
 
 def ask(name: str, params: dict, prompt: int = 12, tokens: int = 30, n: int = 1) -> GenerateRequest:

@@ -58,7 +58,7 @@ def run(
     """Outputs, and how many drafts were kept."""
     core = make_core(runner(tokens, method, **sizes), ahead=ahead, eos=EOS, clock=standing)
     found = drive(core, asked)
-    return found, core.stats().accepted_tokens
+    return found, core.stats().drafts.accepted_tokens
 
 
 @cache
@@ -108,8 +108,8 @@ def test_few_blocks_preempt_rows_that_draft(method: Method, monkeypatch: pytest.
     core = make_core(device, ahead=1, eos=EOS, clock=standing, caching=False)
     found = drive(core, requests())
     check_equal(plain(), found)
-    assert core.stats().preemptions > 0
-    assert core.stats().accepted_tokens > 0
+    assert core.stats().scheduler.preemptions > 0
+    assert core.stats().drafts.accepted_tokens > 0
 
 
 def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
@@ -121,8 +121,8 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
     first = drive(core, [subject])
     again = drive(core, [subject])
     check_equal(first, again)
-    assert core.stats().prefix_hits > 0
-    assert core.stats().accepted_at[0] > 0
+    assert core.stats().admission.prefix_hits > 0
+    assert core.stats().drafts.accepted_at[0] > 0
 
 
 @pytest.mark.few(1)
@@ -134,8 +134,8 @@ def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.Mo
     fail_bursts(monkeypatch, device, (3, 11))
     core = make_core(device, ahead=ahead, eos=EOS, clock=standing)
     check_equal(plain(), drive(core, requests()))
-    assert core.stats().step_faults == 2
-    assert core.stats().accepted_tokens > 30
+    assert core.stats().core.step_faults == 2
+    assert core.stats().drafts.accepted_tokens > 30
 
 
 @pytest.mark.long
@@ -226,7 +226,7 @@ def test_draws_follow_the_probabilities_of_the_model() -> None:
     assert seen.keys() <= expected.keys()
     likely = [key for key, number in expected.items() if number >= 5]
     statistic = sum((seen[key] - expected[key]) ** 2 / expected[key] for key in likely)
-    assert core.stats().accepted_tokens > count // 2
+    assert core.stats().drafts.accepted_tokens > count // 2
     assert len(likely) > 10
     assert statistic < scipy.stats.chi2.isf(0.001, len(likely) - 1)
 

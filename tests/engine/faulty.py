@@ -100,11 +100,11 @@ def run_checked(core: EngineCore, got: Got | None = None) -> Got:
     for _ in range(3000):
         if not core.has_work():
             break
-        faults = core.stats().step_faults
+        faults = core.stats().core.step_faults
         step(core, got)
         check_blocks(core)
         check_slots(core)
-        if core.stats().step_faults > faults:
+        if core.stats().core.step_faults > faults:
             check_empty(core)
     return run(core, got)
 

@@ -141,10 +141,11 @@ class Histories(RuleBasedStateMachine):
             self.check_tokens(self.requests[name], index, output)
 
     def step_once(self) -> None:
-        faults, table, kv = self.core.stats().step_faults, self.core.scheduler.state.table, self.core.scheduler.state.kv
+        faults, state = self.core.stats().core.step_faults, self.core.scheduler.state
+        table, kv = state.table, state.kv
         for delta in step_deltas(self.core):
             self._take(delta)
-        if self.core.stats().step_faults > faults:
+        if self.core.stats().core.step_faults > faults:
             assert not table.num_taken
             assert all(pool.num_free == pool.num_blocks - 1 for pool in kv.pools)
 
@@ -164,7 +165,7 @@ class Histories(RuleBasedStateMachine):
         self.outputs[delta.request_id, delta.index].take(delta)
         assert (delta.finish_reason is FinishReason.ERROR) == (delta.error is not None)
         if delta.finish_reason is FinishReason.ERROR and not is_dead_end(delta.error):
-            assert self.core.stats().step_faults > self.retries, delta.error
+            assert self.core.stats().core.step_faults > self.retries, delta.error
         if delta.prompt_logprobs is not None:
             assert delta.index == 0
             told = [entry and entry.token_id for entry in delta.prompt_logprobs]

@@ -101,7 +101,7 @@ def followed(workload: str) -> Followed:
         core.step()
     device.fail_once("dispatched")
     run(core)
-    assert core.stats().step_faults == 1
+    assert core.stats().core.step_faults == 1
     pair.check()
     return pair
 

@@ -73,7 +73,7 @@ def test_a_step_waits_for_its_constrained_rows_alone() -> None:
     core.add_request(constrained("a", tokens=4))
     run_steps = [core.step() for _ in range(4)]
     assert all(isinstance(output, StepOutput) for outputs in run_steps for output in outputs)
-    assert core.stats().constrain_seconds > 0
+    assert core.stats().time.constrain_seconds > 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -121,9 +121,9 @@ def test_forced_tokens_take_one_step(ahead: int) -> None:
             core.add_request(request)
         got = run(core)
         assert all(tokens_of(got[request.request_id, 0]) == right(core, request) for request in requests)
-        steps[fast] = core.stats().steps
-        assert (core.stats().forced_tokens > 30) == fast
-        assert core.stats().generation_tokens == 90
+        steps[fast] = core.stats().core.steps
+        assert (core.stats().core.forced_tokens > 30) == fast
+        assert core.stats().core.generation_tokens == 90
     assert steps[True] < 0.75 * steps[False]
     known = [*requests[0].prompt_token_ids, *right(core, requests[0])]
     core.add_request(replace(ask("again", 1, 1), prompt_token_ids=known))
@@ -135,7 +135,7 @@ def test_rows_whose_every_draw_counts_go_token_by_token(asked: dict[str, Any]) -
     core = core_of(ahead=1)
     core.add_request(constrained("a", tokens=20, **asked))
     assert tokens_of(run(core)["a", 0]) == right(core, constrained("a", tokens=20))
-    assert core.stats().forced_tokens == 0
+    assert core.stats().core.forced_tokens == 0
 
 
 @pytest.mark.parametrize(("mixed", "pays"), [(1.5, True), (30.0, False)])
@@ -148,7 +148,7 @@ def test_it_is_done_where_it_pays(mixed: float, pays: bool) -> None:
     core = core_of(runner)
     core.add_request(constrained("a", tokens=20))
     assert tokens_of(run(core)["a", 0]) == right(core, constrained("a", tokens=20))
-    assert (core.stats().forced_tokens > 0) == pays
+    assert (core.stats().core.forced_tokens > 0) == pays
 
 
 @pytest.mark.few(6)
@@ -171,7 +171,7 @@ def test_rows_do_not_draft_where_forced_tokens_are_computed_at_once(asked: dict[
             waits.append(before[plan.slots].any())
             assert not waits[-1] or plan.kind is not StepKind.SPECULATE
     assert all(tokens_of(got[request.request_id, 0]) == right(core, request) for request in requests)
-    assert any(waits) == (core.stats().forced_tokens > 20) == (not asked)
+    assert any(waits) == (core.stats().core.forced_tokens > 20) == (not asked)
     assert any(plan.kind is StepKind.SPECULATE for plan in runner.plans)
 
 
@@ -187,8 +187,8 @@ def test_the_wait_for_drafts_is_one_for_masks(monkeypatch: pytest.MonkeyPatch) -
     core.add_request(constrained("a", tokens=10, toy=Toy(5, 40, forces=False)))
     run(core)
     stats = core.stats()
-    assert stats.mask_wait_seconds > 0.018 * stats.speculate_steps > 0.1
-    assert stats.constrain_seconds < 0.5 * stats.mask_wait_seconds
+    assert stats.core.mask_wait_seconds > 0.018 * stats.steps.speculate_steps > 0.1
+    assert stats.time.constrain_seconds < 0.5 * stats.core.mask_wait_seconds
 
 
 @pytest.mark.parametrize("at", FAULTS)
@@ -206,7 +206,7 @@ def test_failed_steps_change_nothing(at: FaultAt, ahead: int) -> None:
             break
         for delta in step_deltas(core):
             got.setdefault((delta.request_id, delta.index), []).append(delta)
-    assert core.stats().step_faults == 2
+    assert core.stats().core.step_faults == 2
     for name in "abc":
         assert tokens_of(got[name, 0]) == right(core, constrained(name))
 
@@ -261,7 +261,7 @@ async def test_a_request_is_queued_when_its_grammar_is_compiled_in_its_place(mon
     stream = await client.submit(constrained("a"))
     tokens = [token async for deltas in stream for delta in deltas for token in delta.token_ids]
     assert tokens == right(core, constrained("a"))
-    assert client.stats().waiting == 0
+    assert client.stats().scheduler.waiting == 0
     await client.close()
 
 
@@ -302,14 +302,14 @@ async def test_a_request_that_is_given_up_while_it_compiles_leaves_nothing() -> 
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert client.stats().waiting == 0
+    assert client.stats().scheduler.waiting == 0
     second = asyncio.create_task(client.submit(constrained("a", toy=Toy(2, 40))))
     await asyncio.sleep(0.05)
     assert not second.done()
     constraints.gate.set()
     tokens = [token async for deltas in await second for delta in deltas for token in delta.token_ids]
     assert tokens == right(small_core(), constrained("a", toy=Toy(2, 40)))
-    assert client.stats().waiting == 0
+    assert client.stats().scheduler.waiting == 0
     await client.close()
 
 
@@ -321,7 +321,7 @@ async def test_others_go_on_while_one_compiles_and_its_id_is_taken() -> None:
     assert free == right(small_core(), ask("b", 4, 12))
     with pytest.raises(ParameterError, match="request_id: 'a' is in use"):
         await client.submit(constrained("a"))
-    assert client.stats().waiting == 1
+    assert client.stats().scheduler.waiting == 1
     constraints.gate.set()
     assert [deltas async for deltas in await slow]
     await client.close()
@@ -431,7 +431,7 @@ def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
     got = run(core)
     last = got["a", 0][-1]
     assert (last.finish_reason, last.error, last.param) == (FinishReason.ERROR, "no more", "structured_outputs")
-    assert core.stats().constraint_failures == 1
+    assert core.stats().core.constraint_failures == 1
     assert (got["b", 0][-1].finish_reason, got["b", 0][-1].param) == (FinishReason.LENGTH, None)
 
 
@@ -457,7 +457,7 @@ def test_foreseen_tokens_that_do_not_follow_any_more_are_no_fault_of_the_device(
     got = run(core)
     assert (got["a", 0][-1].error, got["a", 0][-1].param) == ("no more", "structured_outputs")
     assert got["b", 0][-1].finish_reason is FinishReason.LENGTH
-    assert (core.stats().constraint_failures, core.stats().step_faults) == (3, 0)
+    assert (core.stats().core.constraint_failures, core.stats().core.step_faults) == (3, 0)
 
 
 def test_failures_waiting_and_compiling_are_counted() -> None:
@@ -467,15 +467,15 @@ def test_failures_waiting_and_compiling_are_counted() -> None:
     core.add_request(ask("c", 4, 12, allowed_token_ids=[5], bad_token_ids=[[5, 5]]))
     run(core)
     stats = core.stats()
-    assert stats.constraint_failures == 3
-    assert 0 < stats.mask_wait_seconds < stats.wait_seconds + stats.apply_seconds
-    assert (stats.grammars_compiled, stats.grammar_seconds) == (3, 1.5)
+    assert stats.core.constraint_failures == 3
+    assert 0 < stats.core.mask_wait_seconds < stats.time.wait_seconds + stats.time.apply_seconds
+    assert (stats.constraints.grammars_compiled, stats.constraints.grammar_seconds) == (3, 1.5)
     plain = small_core(ahead=1)
     plain.add_request(ask("b", 4, 12))
     run(plain)
     stats = plain.stats()
-    assert (stats.constraint_failures, stats.mask_wait_seconds, stats.constrain_seconds) == (0, 0, 0)
-    assert (stats.grammars_compiled, stats.grammars_kept) == (0, 0)
+    assert (stats.core.constraint_failures, stats.core.mask_wait_seconds, stats.time.constrain_seconds) == (0, 0, 0)
+    assert (stats.constraints.grammars_compiled, stats.constraints.grammars_kept) == (0, 0)
 
 
 def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,4 +487,4 @@ def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.Mon
     assert got["a", 0][-1].error == "masks could not be filled: ZeroDivisionError"
     assert got["a", 0][-1].param is None
     assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
-    assert core.stats().step_faults == 0
+    assert core.stats().core.step_faults == 0

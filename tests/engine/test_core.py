@@ -37,7 +37,7 @@ def test_so_many_steps_are_in_flight(ahead) -> None:
     assert max(flying) == ahead
     assert flying[ahead : 12 - 1] == [ahead] * (12 - 1 - ahead)
     assert tokens_of(got["r", 0]) == right(core, request)
-    assert core.stats().steps == 12
+    assert core.stats().core.steps == 12
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -154,7 +154,7 @@ def test_abort_all() -> None:
         step_deltas(core)
     core.abort_all()
     run(core)
-    assert core.stats().running == core.stats().waiting == core.stats().kv_blocks_used == 0
+    assert core.stats().scheduler.running == core.stats().scheduler.waiting == core.stats().kv.blocks_used == 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -176,7 +176,7 @@ def test_no_token_ends_a_request_with_an_error_and_the_others_go_on(ahead) -> No
     assert "finite" in (got["b", 0][-1].error or "")
     for request in (requests[0], requests[2], ask("d", 6, 12)):
         assert tokens_of(got[request.request_id, 0]) == right(core, request)
-    assert core.stats().generation_tokens == sum(len(tokens_of(deltas)) for deltas in got.values())
+    assert core.stats().core.generation_tokens == sum(len(tokens_of(deltas)) for deltas in got.values())
 
 
 def test_a_full_queue_refuses() -> None:
@@ -198,7 +198,7 @@ def test_the_queue_limit_counts_requests_and_not_their_sequences() -> None:
     while len(live_sequences(core, "forked")) < 4:
         step(core, got)
     assert len(core.scheduler.state.queue) == 2
-    assert core.num_waiting == core.stats().waiting == 1
+    assert core.num_waiting == core.stats().scheduler.waiting == 1
     core.add_request(ask("other", 3, n=4))
     with pytest.raises(QueueFullError):
         core.add_request(ask("third", 3))
@@ -248,17 +248,17 @@ def test_stats_count_what_happened() -> None:
     core.add_request(ask("b", [*range(1, 13)], 4))
     core.add_request(ask("c", [*range(1, 13)], 4))
     stats = core.stats()
-    assert (stats.running, stats.waiting) == (0, 2)
+    assert (stats.scheduler.running, stats.scheduler.waiting) == (0, 2)
     got: Got = {}
     step(core, got)
-    assert core.stats().running == 2
+    assert core.stats().scheduler.running == 2
     run(core, got)
     stats = core.stats()
-    assert stats.prefix_queries == 36
-    assert stats.prefix_hits == 16  # two of three blocks each: the last token is computed
+    assert stats.admission.prefix_queries == 36
+    assert stats.admission.prefix_hits == 16  # two of three blocks each: the last token is computed
     assert got["b", 0][0].cached_tokens == 8
-    assert (stats.prompt_tokens, stats.generation_tokens) == (36, 12)
-    assert stats.kv_blocks_total == 39
+    assert (stats.core.prompt_tokens, stats.core.generation_tokens) == (36, 12)
+    assert stats.kv.blocks_total == 39
 
 
 def test_salts_part_the_cache() -> None:

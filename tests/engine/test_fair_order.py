@@ -105,7 +105,7 @@ def test_deferred_requests_are_counted_in_the_statistics() -> None:
     while core.has_work():
         step_deltas(core)
         stats = core.stats()
-        assert stats.waiting_for_prefills <= stats.waiting
-        seen.add(stats.waiting_for_prefills)
+        assert stats.scheduler.waiting_for_prefills <= stats.scheduler.waiting
+        seen.add(stats.scheduler.waiting_for_prefills)
     assert max(seen) >= 3
-    assert core.stats().waiting_for_prefills == 0
+    assert core.stats().scheduler.waiting_for_prefills == 0

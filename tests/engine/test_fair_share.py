@@ -97,7 +97,7 @@ def test_one_tenant_is_served_in_the_order_of_the_policy() -> None:
                 watched.core.add_request(asked_by(f"k/u{i % 5}", str(i), prompt, tokens, priority))
                 watched.step()
             run(watched.core, watched.got)
-            orders.append((watched.admitted, watched.core.stats().preemptions))
+            orders.append((watched.admitted, watched.core.stats().scheduler.preemptions))
         assert orders[0] == orders[1]
 
 
@@ -145,7 +145,7 @@ def test_who_outranks_only_another_tenants_request_preempts_nobody() -> None:
     while "other-late" not in watched.admitted:
         watched.step()
     run(watched.core, watched.got)
-    assert watched.core.stats().preemptions == 0
+    assert watched.core.stats().scheduler.preemptions == 0
 
 
 def test_what_was_preempted_is_charged_once_and_resumes_before_others() -> None:

@@ -201,7 +201,7 @@ def test_what_fails_only_together_comes_to_an_end() -> None:
     for request in requests:
         core.add_request(request)
     got = run_checked(core)
-    assert core.stats().step_faults <= 2 + 3
+    assert core.stats().core.step_faults <= 2 + 3
     assert ended_with_error(got)
     for request in requests:
         tokens = tokens_of(got[request.request_id, 0])
@@ -216,7 +216,7 @@ def test_a_device_that_fails_every_step_is_not_tried_once_a_request() -> None:
     got = run_checked(core)
     assert len(ended_with_error(got)) == 14
     assert {deltas[0].error for deltas in got.values()} == {"computing the next token failed with StepBroke (tries: 3)"}
-    assert core.stats().step_faults == 2 + 8 + 1
+    assert core.stats().core.step_faults == 2 + 8 + 1
 
 
 @pytest.mark.parametrize("retries", [0, 1, 4])
@@ -239,7 +239,7 @@ def test_a_step_that_fails_after_an_abort_on_trial_is_nobody_elses() -> None:
     core.abort("a")
     cast(FaultyRunner, core.runner).fail_once("collect")
     run_checked(core, got)
-    assert core.stats().step_faults == 3
+    assert core.stats().core.step_faults == 3
     assert got["a", 0][-1].finish_reason is FinishReason.ABORT
     check_right(core, got, requests[1:])
 

@@ -293,7 +293,7 @@ def test_a_follower_repeats_seeded_histories(options: dict[str, Any]) -> None:
         faults = (0, 0.1)[seed % 2]
         machine = _run_machine(FollowedHistories(), seed, faults=faults, retries=1000, **options)
         compared += machine.followed.compared
-        failed += machine.core.stats().step_faults
+        failed += machine.core.stats().core.step_faults
     assert compared > 500
     assert failed > 10
 
@@ -308,7 +308,7 @@ def test_seeded_histories_with_faults(policy: str) -> None:
     """A fault changes no stream while there are tries left; without, it ends some with an error, and nothing else."""
     patient = [_run_seeded(seed, faults=0.2, policy=policy, partial=1 + seed % 2, retries=1000) for seed in range(25)]
     strict = [_run_seeded(seed, faults=0.2, policy=policy, retries=seed % 3) for seed in range(15)]
-    assert sum(machine.core.stats().step_faults for machine in patient) > 100
+    assert sum(machine.core.stats().core.step_faults for machine in patient) > 100
     assert not any(machine.failed() for machine in patient)
     assert any(machine.failed() for machine in strict)
 

@@ -30,7 +30,7 @@ async def test_streams_end_with_their_last_sequence() -> None:
                 own = [delta for delta in deltas if delta.index == index]
                 assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
-        assert client.stats().kv_blocks_used == 0
+        assert client.stats().kv.blocks_used == 0
 
 
 async def test_a_request_is_queued_before_anyone_reads_it() -> None:
@@ -58,7 +58,7 @@ async def test_abort_and_stop() -> None:
         rest = [delta async for deltas in reader for delta in deltas]
         ends = {delta.index: delta.finish_reason for delta in rest if delta.finish_reason}
         assert ends == {0: FinishReason.LENGTH, 1: FinishReason.STOP} or ends == {0: FinishReason.LENGTH}
-        await until(lambda: client.stats().kv_blocks_used == 0)
+        await until(lambda: client.stats().kv.blocks_used == 0)
 
 
 async def test_refusals_are_raised_by_submit() -> None:
@@ -129,9 +129,9 @@ async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_blocks() -
         async for _ in stream:
             break
         await stream.aclose()  # type: ignore[attr-defined]
-        assert "r" in client._streams.request_ids or client.stats().running == 0
+        assert "r" in client._streams.request_ids or client.stats().scheduler.running == 0
         client.abort("r")
-        await until(lambda: client.stats().kv_blocks_used == 0 and client.stats().running == 0)
+        await until(lambda: client.stats().kv.blocks_used == 0 and client.stats().scheduler.running == 0)
         assert len(gate.plans) > 0
 
 
@@ -141,7 +141,7 @@ async def test_after_a_step_that_failed_streams_go_on() -> None:
         gate.fails = lambda at, plan: at == "collect" and next(number) in (1, 2, 6)
         requests = [ask(f"r{i}", 3 + i, 12, n=1 + i % 3) for i in range(5)]
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
-        assert client.stats().step_faults == 3
+        assert client.stats().core.step_faults == 3
         for request, deltas in zip(requests, streams, strict=True):
             for index in range(request.sampling.n):
                 own = [delta for delta in deltas if delta.index == index]
@@ -159,7 +159,7 @@ async def test_when_every_step_fails_streams_end_and_the_next_request_is_served(
         gate.fail_never()
         assert client.ready
         assert tokens_of(await read(await client.submit(ask("r0", 4, 5)))) == right(core, ask("r0", 4, 5))
-        assert client.stats().kv_blocks_used == 0
+        assert client.stats().kv.blocks_used == 0
 
 
 async def test_a_step_that_stalls_is_the_engines_death(caplog: pytest.LogCaptureFixture) -> None:

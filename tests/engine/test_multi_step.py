@@ -65,7 +65,7 @@ def test_a_row_that_gets_fewer_tokens_than_it_may_goes_on_after_them(blocks: int
     check_right(core, run_checked(core), requests)
     assert runner.withheld > 20
     assert core.scheduler.state.kv.blocks_in_use == 0
-    assert core.stats().step_faults == 0
+    assert core.stats().core.step_faults == 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -107,7 +107,7 @@ def test_a_stop_id_ends_a_row_within_several_steps(ahead: int) -> None:
     assert (got["r", 0][-1].finish_reason, got["r", 0][-1].stop_token_id) == (FinishReason.STOP, end)
     assert tokens_of(got["other", 0]) == right(core, ask("other", 5, 25))
     assert any(plan.kind is StepKind.MULTI_STEP for plan in runner.plans)
-    assert core.stats().generation_tokens == len(tokens_of(got["r", 0])) + 25
+    assert core.stats().core.generation_tokens == len(tokens_of(got["r", 0])) + 25
 
 
 def test_several_steps_are_as_many_as_they_may_be_and_none_while_somebody_may_enter() -> None:
@@ -149,7 +149,7 @@ def test_where_blocks_are_short_one_step_is_planned() -> None:
     for i in range(3):
         assert tokens_of(got[f"r{i}", 0]) == right(core, ask(f"r{i}", 3, 20))
     assert {plan.kind is StepKind.MULTI_STEP for plan in runner.plans} == {True, False}
-    assert core.stats().preemptions > 0
+    assert core.stats().scheduler.preemptions > 0
 
 
 def test_a_row_that_tells_log_probabilities_keeps_to_single_steps() -> None:
@@ -170,4 +170,4 @@ def test_logits_that_are_not_finite_end_a_row_within_several_steps() -> None:
     last = got["a", 0][-1]
     assert (last.finish_reason, last.error is not None) == (FinishReason.ERROR, True)
     assert tokens_of(got["a", 0]) == right(core, ask("a", 4, 30))[:3]
-    assert core.stats().generation_tokens == 3
+    assert core.stats().core.generation_tokens == 3

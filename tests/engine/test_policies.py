@@ -137,7 +137,7 @@ def test_order_under_load(policy: str, ahead: int, blocks: int) -> None:
                 load.core.abort(max(aborted, key=alive.__contains__))
             load.step()
         run(load.core, load.got)
-        preemptions += load.core.stats().preemptions
+        preemptions += load.core.stats().scheduler.preemptions
         for name, request in load.requests.items():
             for index in range(request.sampling.n):
                 found, wanted = tokens_of(load.got[name, index]), right(load.core, request, index)
@@ -176,9 +176,9 @@ def test_better_requests_take_the_slots_of_the_worst(ahead: int) -> None:
     for _ in range(3):
         step(core, got)
     assert {request.request_id for request in core.scheduler.state.running} == {"best", "better", "good"}
-    assert core.stats().preemptions == 2
+    assert core.stats().scheduler.preemptions == 2
     run(core, got)
-    assert core.stats().preemptions == 2
+    assert core.stats().scheduler.preemptions == 2
     assert list(dict.fromkeys(name for name, _ in got if name in ("medium", "best"))) == ["best", "medium"]
     for request in requests + better:
         assert tokens_of(got[request.request_id, 0]) == right(core, request)
@@ -191,7 +191,7 @@ def test_other_policies_take_no_slots(policy: str) -> None:
     step_deltas(core)
     core.add_request(ask("short", 3, 5))
     run(core)
-    assert core.stats().preemptions == 0
+    assert core.stats().scheduler.preemptions == 0
 
 
 def test_who_has_waited_long_keeps_its_slot() -> None:
@@ -203,10 +203,10 @@ def test_who_has_waited_long_keeps_its_slot() -> None:
     clock.now = 4 * SECOND
     core.add_request(with_priority("level better", 0))
     step(core, got)
-    assert core.stats().preemptions == 0
+    assert core.stats().scheduler.preemptions == 0
     core.add_request(with_priority("two levels better", -1))
     step(core, got)
-    assert core.stats().preemptions == 1
+    assert core.stats().scheduler.preemptions == 1
     run(core, got)
     ends = [name for name, _ in sorted(got, key=lambda key: len(got[key]))]
     assert set(ends) == {"old", "level better", "two levels better"}
@@ -226,7 +226,7 @@ def test_a_better_request_gets_the_blocks_of_worse_ones() -> None:
         step(core, got)
     assert sequence_of(core, "a").slot >= 0
     assert sequence_of(core, "b").slot == -1
-    assert core.stats().preemptions == 1
+    assert core.stats().scheduler.preemptions == 1
     run(core, got)
     assert tokens_of(got["b", 0]) == right(core, with_priority("b", 5, prompt=15, tokens=8))
 
@@ -265,7 +265,7 @@ def test_nobody_gives_way_where_it_would_not_help() -> None:
     step(core, got)
     assert sequence_of(core, "worse").slot >= 0
     run(core, got)
-    assert core.stats().preemptions == 0
+    assert core.stats().scheduler.preemptions == 0
 
 
 class Steady(SimulatedRunner):

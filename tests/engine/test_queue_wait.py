@@ -83,7 +83,7 @@ def test_requests_wait_about_as_long_as_estimated(a_step: int) -> None:
     waits: dict[str, float] = {}
     for number in itertools.count():
         for _ in range(a_step if number < 60 else 0):
-            new, estimate = request(), core.stats().expected_wait
+            new, estimate = request(), core.stats().scheduler.expected_wait
             told[new.request_id] = clock.now, estimate
             core.add_request(new)
         steps_of(core, clock, 1, 0.5)
@@ -116,10 +116,10 @@ def test_a_stall_is_no_part_of_the_estimate() -> None:
     for _ in range(80):
         core.add_request(request())
     steps_of(core, clock, 20, 0.5)
-    before = core.stats().expected_wait
+    before = core.stats().scheduler.expected_wait
     clock.now += 120 * SECOND  # a program is compiled
     steps_of(core, clock, 4, 0.5)
-    assert before / 2 <= core.stats().expected_wait <= 2 * before
+    assert before / 2 <= core.stats().scheduler.expected_wait <= 2 * before
 
 
 def test_an_overload_that_is_over_is_forgotten() -> None:
@@ -141,7 +141,7 @@ def test_requests_that_may_pass_others_are_not_refused_by_their_number(policy: s
     for _ in range(60):
         core.add_request(request())
     steps_of(core, clock, 10)
-    assert core.stats().expected_wait > 10
+    assert core.stats().scheduler.expected_wait > 10
     core.add_request(request(max_expected_wait=1))
 
 
@@ -175,7 +175,7 @@ def test_what_is_likely_to_wait_too_long_is_refused_at_once() -> None:
     for _ in range(60):
         core.add_request(request())
     steps_of(core, clock, 10)
-    wait = core.stats().expected_wait
+    wait = core.stats().scheduler.expected_wait
     assert wait > 10
     with pytest.raises(QueueFullError) as refused:
         core.add_request(request(max_expected_wait=wait / 2))

@@ -44,7 +44,7 @@ def test_the_same_error_comes_at_the_same_call(name: str, tmp_path: Path) -> Non
         core.add_request(ask(f"r{i}", 3 + i, 30, seed=i, structured_outputs=grammar))
     run(core)
     files = sorted(tmp_path.iterdir())
-    assert len(files) == core.stats().step_faults > 1
+    assert len(files) == core.stats().core.step_faults > 1
     for file in files:
         recording = read_recording(file)
         assert recording.version == __version__

@@ -164,7 +164,7 @@ def test_who_asks_may_be_the_victim() -> None:
     core = starving(0)
     core.add_request(ask("a", 17, 20))
     core.add_request(ask("b", 15, 20))
-    while core.stats().preemptions == 0:
+    while core.stats().scheduler.preemptions == 0:
         step_deltas(core)
     assert sequence_of(core, "b").slot == -1
     assert sequence_of(core, "b").kv.blocks == [[]]

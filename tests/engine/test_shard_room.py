@@ -102,7 +102,7 @@ def test_a_fork_of_a_full_shard_holds_up_nobody_and_gets_the_next_slot() -> None
     assert sequence_of(core, "late").kv.shard == 0
     assert sequence_of(core, "late").slot >= 0
     assert waiting.slot < 0
-    assert core.stats().waiting_for_slots == 1
+    assert core.stats().scheduler.waiting_for_slots == 1
     core.add_request(ask("later", 3, 8))
     core.abort("beside")
     step(core, got)
@@ -141,7 +141,7 @@ def test_a_better_request_takes_slot_and_blocks_where_they_cost_least() -> None:
     core.add_request(with_priority("good", 0, 16, 3))
     assert steps_until_running(core, "good") <= 2
     assert sequence_of(core, "worst").slot < 0
-    assert core.stats().preemptions == 1
+    assert core.stats().scheduler.preemptions == 1
 
 
 def test_waiting_forks_give_up_blocks_of_a_shard_where_nobody_runs() -> None:
@@ -178,10 +178,11 @@ class Load:
         schedule = self.core.scheduler.schedule
 
         def checked() -> StepPlan | None:
-            preemptions = self.core.stats().preemptions
+            preemptions = self.core.stats().scheduler.preemptions
             plan = schedule()
             # Nobody enters by a plan that preempts, or is short of blocks.
-            if plan and not self.core.scheduler.state.must_drain and self.core.stats().preemptions == preemptions:
+            undisturbed = self.core.stats().scheduler.preemptions == preemptions
+            if plan and not self.core.scheduler.state.must_drain and undisturbed:
                 self._check(plan)
             return plan
 
@@ -245,7 +246,7 @@ def test_nobody_waits_for_what_is_free_or_a_worse_one_holds(policy: str, blocks:
                 load.add()
             load.step()
         run(load.core, load.got)
-        passed, preemptions = passed + load.passed, preemptions + load.core.stats().preemptions
+        passed, preemptions = passed + load.passed, preemptions + load.core.stats().scheduler.preemptions
         for name, request in load.requests.items():
             for index in range(request.sampling.n):
                 assert tokens_of(load.got[name, index]) == right(load.core, request, index)

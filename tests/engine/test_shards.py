@@ -171,4 +171,4 @@ def test_results_come_back_to_their_rows() -> None:
 
 def test_each_device_tells_its_memory() -> None:
     stats = core_of().stats()
-    assert stats.memory_used == stats.memory_limit == (40 * 4 * 8,) * 2
+    assert stats.device.memory_used == stats.device.memory_limit == (40 * 4 * 8,) * 2

@@ -56,17 +56,17 @@ def test_any_share_of_hits_gives_the_same_tokens(hit_rate: float, ahead: int) ->
     for request in asked:
         assert tokens_of(outputs[request.request_id, 0]) == right(core, request)
     stats = core.stats()
-    assert (stats.accepted_tokens > 0) == (hit_rate > 0)
-    assert stats.accepted_tokens <= stats.draft_tokens
-    assert sum(stats.accepted_at) == stats.accepted_tokens
-    assert stats.speculate_steps == sum(plan.kind is StepKind.SPECULATE for plan in runner.plans) > 0
+    assert (stats.drafts.accepted_tokens > 0) == (hit_rate > 0)
+    assert stats.drafts.accepted_tokens <= stats.drafts.draft_tokens
+    assert sum(stats.drafts.accepted_at) == stats.drafts.accepted_tokens
+    assert stats.steps.speculate_steps == sum(plan.kind is StepKind.SPECULATE for plan in runner.plans) > 0
 
 
 def test_hits_save_steps() -> None:
     def steps(hit_rate: float) -> int:
         core = small_core(RecordingRunner(shapes(), hit_rate=hit_rate), clock=standing)
         run_all(core, [ask("a", 4, 40)])
-        return core.stats().steps
+        return core.stats().core.steps
 
     assert steps(1.0) < 0.6 * steps(0.0)
 
@@ -85,7 +85,7 @@ def test_rows_that_want_logprobs_draft_and_those_with_a_prompt_beside_them_do_no
     core = small_core(runner, clock=standing)
     got = run_all(core, [ask("a", 4, 9, logprobs=1)])
     assert [plan.kind for plan in runner.plans[:3]] == [StepKind.MIXED, StepKind.SPECULATE, StepKind.SPECULATE]
-    assert core.stats().step_faults == 0
+    assert core.stats().core.step_faults == 0
     told = [entry for delta in got["a", 0] for entry in delta.logprobs or []]
     assert [entry.token_id for entry in told] == tokens_of(got["a", 0])
     runner.plans.clear()
@@ -129,13 +129,13 @@ def test_what_steps_have_computed_and_drawn_is_counted_and_not_what_was_planned(
     asked = [ask(name, 3 + number, 20 + 5 * number) for number, name in enumerate("abcd")]
     run_all(core, asked)
     stats, drawn = core.stats(), sum(20 + 5 * number for number in range(4))
-    assert stats.generation_tokens == drawn
-    assert stats.iteration_tokens == sum(3 + number for number in range(4)) + drawn
-    assert stats.decode_tokens >= stats.draft_tokens
+    assert stats.core.generation_tokens == drawn
+    assert stats.steps.iteration_tokens == sum(3 + number for number in range(4)) + drawn
+    assert stats.steps.decode_tokens >= stats.drafts.draft_tokens
 
 
 def test_engines_that_do_not_draft_have_no_places_of_drafts() -> None:
-    assert small_core(RecordingRunner(small_shapes(decode_steps=4))).stats().accepted_at == ()
+    assert small_core(RecordingRunner(small_shapes(decode_steps=4))).stats().drafts.accepted_at == ()
 
 
 def test_a_draft_that_ends_a_row_is_an_accepted_one() -> None:
@@ -146,7 +146,7 @@ def test_a_draft_that_ends_a_row_is_an_accepted_one() -> None:
         known = tokens_of(run_all(core, [ask("r", 6, 30, stop_token_ids=[end])])["r", 0])
         assert known == tokens[: tokens.index(end) + 1]
         # Each step gives a token more than drafts are kept, but one that ends with a draft.
-        more.add(core.stats().accepted_tokens + len(runner.plans) - len(known))
+        more.add(core.stats().drafts.accepted_tokens + len(runner.plans) - len(known))
     assert more == {0, 1}
 
 
@@ -198,9 +198,9 @@ def test_forks_and_those_that_come_back_bring_their_prediction() -> None:
     for request in asked:
         for index in range(request.sampling.n):
             assert tokens_of(got[request.request_id, index]) == right(core, request, index)
-    assert core.stats().preemptions > 0
+    assert core.stats().scheduler.preemptions > 0
     inits = [init for plan in runner.plans for init in plan.admissions]
-    assert len(inits) == 4 + core.stats().preemptions
+    assert len(inits) == 4 + core.stats().scheduler.preemptions
     by_prompt = {tuple(one.prompt_token_ids): one for one in asked}
     for init in inits:
         assert init.tokens is not None
@@ -218,13 +218,13 @@ def test_deltas_count_what_becomes_of_drafts_from_predictions(hit_rate: float, a
     deltas, stats = [delta for sequence in got.values() for delta in sequence], core.stats()
     accepted = sum(delta.accepted_prediction for delta in deltas)
     assert (accepted, sum(delta.rejected_prediction for delta in deltas)) == (
-        stats.accepted_tokens,
-        stats.draft_tokens - stats.accepted_tokens,
+        stats.drafts.accepted_tokens,
+        stats.drafts.draft_tokens - stats.drafts.accepted_tokens,
     )
-    assert stats.draft_tokens > 30
+    assert stats.drafts.draft_tokens > 30
     got = run_all(core, [ask("c", 4, 20)])
     assert all(delta.accepted_prediction == delta.rejected_prediction == 0 for delta in got["c", 0])
-    assert core.stats().draft_tokens > stats.draft_tokens
+    assert core.stats().drafts.draft_tokens > stats.drafts.draft_tokens
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def test_waiting_for_a_slow_device_is_waiting_and_the_device_is_busy() -> None:
     run(core)
     core.close()
     stats = core.stats()
-    assert stats.wait_seconds > 0.6 * stats.steps * 0.02
-    assert stats.in_flight_seconds >= stats.wait_seconds
-    spent = sum(getattr(stats, f"{part}_seconds") for part in PARTS)
-    assert abs(spent - stats.in_flight_seconds - stats.starved_seconds) < 1e-6
+    assert stats.time.wait_seconds > 0.6 * stats.core.steps * 0.02
+    assert stats.time.in_flight_seconds >= stats.time.wait_seconds
+    spent = sum(getattr(stats.time, f"{part}_seconds") for part in PARTS)
+    assert abs(spent - stats.time.in_flight_seconds - stats.time.starved_seconds) < 1e-6
 
 
 async def test_a_thread_without_requests_is_idle() -> None:
@@ -46,14 +46,14 @@ async def test_a_thread_without_requests_is_idle() -> None:
         gate.wait(0.1)
         async for _ in await client.submit(ask("a", 5, 3)):
             pass
-        assert client.stats().idle_seconds >= 0.09
-        assert client.stats().starved_seconds < client.stats().idle_seconds
+        assert client.stats().time.idle_seconds >= 0.09
+        assert client.stats().time.starved_seconds < client.stats().time.idle_seconds
     finally:
         await client.close()
 
 
 def reasons(core) -> tuple[int, int, int, int]:
-    stats = core.stats()
+    stats = core.stats().scheduler
     told = stats.waiting_for_slots, stats.waiting_for_blocks, stats.waiting_for_prefills, stats.waiting_for_step
     assert sum(told) == stats.waiting
     return told

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from jaxinfer.engine.stats.records import STEP_TOKENS
 from jaxinfer.engine.stats.step_cost import ExpertCosts, StepCosts, StepCostTotals
 from jaxinfer.engine.step.plan import StepKind, StepPlan
-from jaxinfer.engine.types import STEP_TOKENS
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 
 COSTS = StepCosts(
@@ -95,12 +95,12 @@ def test_padding_is_what_a_bucket_has_more() -> None:
         else 16 - plan.num_tokens
         for plan in plans
     )
-    assert stats.padded_tokens == by_hand > 0
+    assert stats.steps.padded_tokens == by_hand > 0
 
 
 def test_without_costs_there_are_no_operations() -> None:
     core = small_core()
     core.add_request(ask("a", 5, 4))
     run(core)
-    assert (core.stats().flops, core.stats().bytes) == (0, 0)
-    assert core.stats().decode_tokens > 0
+    assert (core.stats().steps.flops, core.stats().steps.bytes) == (0, 0)
+    assert core.stats().steps.decode_tokens > 0

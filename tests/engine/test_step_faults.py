@@ -46,8 +46,8 @@ def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:
         for request in requests:
             core.add_request(request)
         check_right(core, run_checked(core), requests)
-        assert core.stats().step_faults == runner.resets
-        faults += core.stats().step_faults
+        assert core.stats().core.step_faults == runner.resets
+        faults += core.stats().core.step_faults
     assert faults > 25
 
 
@@ -66,7 +66,7 @@ def test_many_faults_change_no_stream(policy, step_seconds) -> None:
             core.add_request(request)
         check_right(core, run_checked(core), requests)
         assert core.num_waiting == 0
-        faults += core.stats().step_faults
+        faults += core.stats().core.step_faults
         runner.close()
     assert faults > 25
 
@@ -84,7 +84,7 @@ def test_what_was_read_before_the_fault_is_told() -> None:
     runner.fails = lambda at, plan: at == "collect" and plan.index == last
     step(core, got)
     assert tokens_of(got["r", 0]) == right(core, request)[:2]
-    assert core.stats().step_faults == 1
+    assert core.stats().core.step_faults == 1
     runner.fail_never()
     check_right(core, run_checked(core, got), [request])
 
@@ -99,7 +99,7 @@ def test_when_every_step_fails_all_requests_end_and_the_next_is_served(at, ahead
     for request in requests:
         core.add_request(request)
     got = run_checked(core)
-    assert core.stats().step_faults <= 3 * len(requests)
+    assert core.stats().core.step_faults <= 3 * len(requests)
     for request in requests:
         for index in range(request.sampling.n):
             (delta,) = got[request.request_id, index]
@@ -117,7 +117,7 @@ def test_a_request_is_tried_as_often_as_it_is_told(retries) -> None:
     runner.fails = lambda at, plan: at == "collect"
     core.add_request(ask("r", 5))
     ((delta,),) = run_checked(core).values()
-    assert core.stats().step_faults == retries + 1
+    assert core.stats().core.step_faults == retries + 1
     assert delta.error is not None
     assert f"(tries: {retries + 1})" in delta.error
 
@@ -134,7 +134,7 @@ def test_tries_are_counted_anew_once_a_request_comes_further() -> None:
     core.add_request(request)
     runner.fails = lambda at, plan: at == "collect" and plan.index % 3 != 0
     check_right(core, run_checked(core), [request])
-    assert core.stats().step_faults > 15
+    assert core.stats().core.step_faults > 15
     runner.fails = lambda at, plan: at == "collect" and plan.starts[0] + plan.counts[0] >= 9
     core.add_request(ask("again", 5, 20))
     got = run_checked(core)
@@ -174,7 +174,7 @@ def test_log_probabilities_of_a_prompt_come_once_and_whole(at) -> None:
         step(core, got)
     runner.fail_once(at)
     check_right(core, run_checked(core, got), [request])
-    assert core.stats().step_faults == 1
+    assert core.stats().core.step_faults == 1
     (reported,) = [d.prompt_logprobs for deltas in got.values() for d in deltas if d.prompt_logprobs is not None]
     assert [entry and entry.token_id for entry in reported] == [None, *request.prompt_token_ids[1:]]
     assert all(len(d.logprobs or []) == len(d.token_ids) for deltas in got.values() for d in deltas)
@@ -273,7 +273,7 @@ def test_what_is_no_step_fault_goes_up(monkeypatch) -> None:
     monkeypatch.setattr(core.scheduler, "schedule", _gone)
     with pytest.raises(OSError, match="the device is gone"):
         core.step()
-    assert core.stats().step_faults == 0
+    assert core.stats().core.step_faults == 0
 
 
 def _gone() -> None:
@@ -290,7 +290,7 @@ def test_what_was_computed_of_a_prompt_counts_too() -> None:
     core.add_request(ask("again", 40, 3))
     runner.fails = lambda at, plan: at == "collect" and plan.starts[0] == 36
     assert run_checked(core)["again", 0][-1].finish_reason is FinishReason.ERROR
-    assert core.stats().step_faults == 3 + 2
+    assert core.stats().core.step_faults == 3 + 2
 
 
 def test_coming_as_far_as_before_is_no_progress() -> None:
@@ -308,7 +308,7 @@ def test_coming_as_far_as_before_is_no_progress() -> None:
 
     runner.fails = fails
     assert run_checked(core)["r", 0][-1].finish_reason is FinishReason.ERROR
-    assert core.stats().step_faults == 3
+    assert core.stats().core.step_faults == 3
 
 
 def test_sequences_of_a_parent_that_failed_start_anew() -> None:

@@ -55,7 +55,7 @@ def test_followers_go_on_after_a_fault_of_the_leader() -> None:
         for i in range(6):
             core.add_request(ask(f"r{i}", 3 + 3 * i, 10, seed=i))
         run(core)
-        assert core.stats().step_faults == 1
+        assert core.stats().core.step_faults == 1
         until(lambda: all(state.calls_behind == 0 for state in hosts.leader.states()))
         until(lambda: all(host.follower.num_in_flight == 0 for host in hosts.hosts))
     for host in hosts.hosts:

@@ -55,7 +55,7 @@ def test_results_stand_in_the_order_of_the_prompts(make) -> None:
         assert (result.outputs[0].token_ids, result.outputs[0].text) == (ids, text)
         assert (result.outputs[0].finish_reason, result.finished) == ("length", True)
     assert not llm.engine.has_work()
-    assert llm.engine.stats().kv_blocks_used == 0
+    assert llm.engine.stats().kv.blocks_used == 0
 
 
 def test_prompts_are_texts_or_token_ids_one_or_many(make) -> None:
@@ -92,8 +92,8 @@ def test_a_stop_string_cuts_the_text_and_frees_the_blocks(make) -> None:
     assert (output.finish_reason, output.stop_reason) == ("stop", stop)
     assert output.token_ids == ids[: len(output.token_ids)]
     assert len(output.token_ids) < 30
-    assert llm.engine.stats().generation_tokens < 30
-    assert llm.engine.stats().running == 0
+    assert llm.engine.stats().core.generation_tokens < 30
+    assert llm.engine.stats().scheduler.running == 0
 
 
 def test_a_stop_token_ends_the_text_before_it(make) -> None:
@@ -189,7 +189,7 @@ def test_predictions_change_the_number_of_steps_alone(make, monkeypatch: pytest.
         assert found.num_accepted_prediction_tokens > 0
         assert found.num_rejected_prediction_tokens > 0
     stats = llm.engine.stats()
-    assert stats.accepted_tokens >= 3 * found.num_accepted_prediction_tokens > 0
+    assert stats.drafts.accepted_tokens >= 3 * found.num_accepted_prediction_tokens > 0
     (answer,) = llm.chat([{"role": "user", "content": "ab"}], params, prediction="hello")
     (unpredicted,) = llm.chat([{"role": "user", "content": "ab"}], params)
     assert answer.outputs == unpredicted.outputs
@@ -245,8 +245,8 @@ def test_a_stream_that_is_left_frees_its_request(make) -> None:
     assert llm.engine.has_work()
     stream.close()
     assert not llm.engine.has_work()
-    assert llm.engine.stats().generation_tokens < 10
-    assert llm.engine.stats().kv_blocks_used == 0
+    assert llm.engine.stats().core.generation_tokens < 10
+    assert llm.engine.stats().kv.blocks_used == 0
 
 
 def test_nothing_else_runs_while_a_stream_is_open(make) -> None:
@@ -381,7 +381,7 @@ async def test_async_abort_and_leaving_early_free_the_request(folder: Path) -> N
     await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
     again = await collect(llm, "hello", SamplingParams(max_tokens=2, seed=4))
     assert again[-1].finished
-    assert llm.client.stats().running == 0
+    assert llm.client.stats().scheduler.running == 0
     await llm.close()
 
 

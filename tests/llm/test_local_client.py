@@ -51,7 +51,7 @@ async def test_an_abort_before_the_engine_has_seen_the_request_ends_it() -> None
     client.abort("a")
     deltas = [delta async for deltas in source for delta in deltas]
     assert [(delta.index, delta.finish_reason) for delta in deltas] == [(i, FinishReason.ABORT) for i in range(3)]
-    assert client.stats().kv_blocks_used == 0
+    assert client.stats().kv.blocks_used == 0
     await client.close()
 
 
@@ -62,7 +62,7 @@ async def test_close_ends_streams_and_frees_blocks() -> None:
     await client.close()
     for deltas in await asyncio.wait_for(asyncio.gather(*reading), 10):
         assert len(reasons(deltas)) == 2
-    assert client.stats().kv_blocks_used == 0
+    assert client.stats().kv.blocks_used == 0
     with pytest.raises(EngineDeadError):
         await client.submit(request("late", 2))
 
@@ -143,7 +143,7 @@ def test_what_a_closed_event_loop_left_behind_is_ended(tmp_path: Path, monkeypat
         time.sleep(0.01)
     for _ in range(3):
         assert asyncio.run(ask("last", 3)) == 3
-    assert llm.client.stats().kv_blocks_used == 0
+    assert llm.client.stats().kv.blocks_used == 0
     asyncio.run(llm.close())
 
 

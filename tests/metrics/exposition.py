@@ -2,7 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxinfer.engine.types import EngineStats, ModelInfo
+from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.types import ModelInfo
 from jaxinfer.metrics import ServerMetrics
 
 INFO = ModelInfo("m", 64, 61, 4, 4, 40)

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from jaxinfer.engine.stats import step_timer
-from jaxinfer.engine.types import STEP_TOKENS, EngineStats
+from jaxinfer.engine.stats.hosts import HostReading
+from jaxinfer.engine.stats.records import STEP_TOKENS, EngineStats, statistics_of
 from jaxinfer.metrics import ServerMetrics
+from tests.engine.flat_stats import stats_of
 from tests.metrics.exposition import INFO, value
 
 CASES = [
@@ -53,13 +55,13 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "labels", "stats", "expected"), CASES)
 def test_a_series(name: str, labels: dict[str, str], stats: dict[str, Any], expected: float) -> None:
-    assert value(ServerMetrics(INFO, "m"), name, EngineStats(0, 0, 0, 39, **stats), **labels) == expected
+    assert value(ServerMetrics(INFO, "m"), name, stats_of(**stats), **labels) == expected
 
 
 def test_parts_of_the_engines_time_are_all_of_it() -> None:
     """Each part that the timer has is a series; their sum is the time since the start."""
-    seconds = {name: 2.0**i for i, name in enumerate(EngineStats._fields) if name.endswith("_seconds")}
-    stats = EngineStats(0, 0, 0, 39)._replace(**seconds)
+    seconds = {one.name: 2.0**i for i, one in enumerate(statistics_of(EngineStats())) if one.name.endswith("_seconds")}
+    stats = stats_of(**seconds)
     parts = [name.lower() for name, part in vars(step_timer).items() if name.isupper() and isinstance(part, int)]
     told = sum(value(ServerMetrics(INFO, "m"), "jaxinfer:engine_seconds_total", stats, part=part) for part in parts)
     assert len(parts) == 7
@@ -76,17 +78,22 @@ def test_a_request_fits_into_one_shard_and_each_has_a_scratch_block(
     metrics = ServerMetrics(INFO._replace(shards=shards, num_blocks=blocks), "m")
     sizes = {"num_gpu_blocks": str(blocks), "kv_cache_size_tokens": str(tokens), "kv_cache_max_concurrency": requests}
     labels = {"block_size": "4", "cache_dtype": "auto", **sizes}
-    assert value(metrics, "vllm:cache_config_info", EngineStats(0, 0, 0, 39), **labels) == 1
+    assert value(metrics, "vllm:cache_config_info", EngineStats(), **labels) == 1
+
+
+def test_names_of_statistics_are_unique() -> None:
+    names = [one.name for one in statistics_of(EngineStats(hosts=(HostReading(2),)))]
+    assert len(names) == len(set(names)) > 60
 
 
 def test_a_model_without_experts_has_no_series_of_them() -> None:
     with pytest.raises(KeyError):
-        value(ServerMetrics(INFO, "m"), "jaxinfer:expert_tokens_total", EngineStats(0, 0, 0, 39), expert="0")
+        value(ServerMetrics(INFO, "m"), "jaxinfer:expert_tokens_total", EngineStats(), expert="0")
 
 
 def test_the_engine_is_ready_where_it_has_statistics() -> None:
     metrics = ServerMetrics(INFO, "m")
-    assert value(metrics, "jaxinfer:engine_ready", EngineStats(0, 0, 0, 39)) == 1
+    assert value(metrics, "jaxinfer:engine_ready", EngineStats()) == 1
     assert value(metrics, "jaxinfer:engine_ready") == 0
     with pytest.raises(KeyError):
         value(metrics, "vllm:num_requests_running")

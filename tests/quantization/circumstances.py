@@ -142,7 +142,7 @@ def check(row: Row, folder: Path) -> None:
     prompt = _prompt(judge, model.config.vocab_size)
     if row.prefix:
         drive(core, [GenerateRequest("before", prompt[:COMMON], _sampling(1))])
-    before = core.stats().steps
+    before = core.stats().core.steps
     request = GenerateRequest("asked", prompt, _sampling(row.sequences))
     outputs = drive(core, [request])
 
@@ -150,7 +150,7 @@ def check(row: Row, folder: Path) -> None:
     assert {output.cached for output in outputs.values()} == {cached}
     chunks = -(-(PROMPT - cached) // (row.chunk or PROMPT))
     forks = int(row.sequences > 1)  # may begin a step after the prompt's last
-    assert chunks <= core.stats().steps - before - (TOKENS - 1) <= chunks + forks
+    assert chunks <= core.stats().core.steps - before - (TOKENS - 1) <= chunks + forks
     assert len({tuple(output.tokens) for output in outputs.values()}) == row.sequences
     sure = {key: _cut(output, judge.sure([*prompt, *output.tokens]) - PROMPT + 1) for key, output in outputs.items()}
     assert max(len(output.tokens) for output in sure.values()) >= LEAST_SURE

@@ -12,6 +12,7 @@ import pytest
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from jaxinfer.rpc.engine_server import EngineServer
+from tests.engine.flat_stats import with_values
 from tests.engine.gate import Gate
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
@@ -29,8 +30,8 @@ async def test_streams_are_those_of_the_engine() -> None:
                 own = [delta for delta in deltas if delta.index == index]
                 assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
-        await until(lambda: client.stats().kv_blocks_used == 0 and client.stats().running == 0)
-        await until(lambda: client.stats()._replace(idle_seconds=0) == core.stats()._replace(idle_seconds=0))
+        await until(lambda: client.stats().kv.blocks_used == 0 and client.stats().scheduler.running == 0)
+        await until(lambda: with_values(client.stats(), idle_seconds=0) == with_values(core.stats(), idle_seconds=0))
 
 
 async def test_log_probabilities_and_times_come_over_as_they_are() -> None:
@@ -86,7 +87,7 @@ async def test_abort_and_stop() -> None:
         ends = {d.index: d.finish_reason for d in await read(stopped) if d.finish_reason}
         assert ends[0] is FinishReason.LENGTH
         assert ends[1] in (FinishReason.STOP, FinishReason.LENGTH)
-        await until(lambda: client.stats().kv_blocks_used == 0)
+        await until(lambda: client.stats().kv.blocks_used == 0)
 
 
 async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -103,8 +104,8 @@ async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tm
             with pytest.raises(EngineDeadError):
                 await read(streams[1])
         assert tokens_of(await read(streams[0])) == right(core, ask("stays", 5, 30))
-        await until(lambda: core.stats().kv_blocks_used == 0 and core.stats().running == 0)
-        assert core.stats().abandoned_requests == 1
+        await until(lambda: core.stats().kv.blocks_used == 0 and core.stats().scheduler.running == 0)
+        assert core.stats().core.abandoned_requests == 1
 
 
 async def test_when_the_engine_goes_streams_end_and_when_it_is_back_it_serves(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ async def test_a_submit_that_is_cancelled_leaves_no_stream_whatever_the_answer()
         await asyncio.gather(*tasks, return_exceptions=True)
         gate.open.set()
         await until(lambda: not client._streams.request_ids and not client._answers)
-        await until(lambda: client.stats().running + client.stats().waiting == 0)
+        await until(lambda: client.stats().scheduler.running + client.stats().scheduler.waiting == 0)
 
 
 async def test_an_engine_of_another_version_is_not_attached_to(

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.stats.records import statistics_of
 from jaxinfer.errors import ParameterError
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc import jaxinfer_pb2 as pb
@@ -365,8 +366,8 @@ async def test_blocks_come_back_however_a_stream_ends(folder: Path) -> None:
                 call.cancel()
 
         await asyncio.gather(*(one(i) for i in range(60)))
-        await until(lambda: engine.stats().running + engine.stats().waiting == 0)
-        assert engine.stats().kv_blocks_used == 0
+        await until(lambda: engine.stats().scheduler.running + engine.stats().scheduler.waiting == 0)
+        assert engine.stats().kv.blocks_used == 0
         assert not engine._streams.request_ids
 
 
@@ -400,10 +401,11 @@ async def test_the_model_and_the_statistics_are_told(serve: Serve) -> None:
         "running", "waiting", "preemptions", "prefix_queries", "prefix_hits", "prompt_tokens", "generation_tokens",
         "steps", "compiles_after_ready", "step_faults",
     )  # fmt: skip
-    promised = {name: getattr(stats, name) for name in same}
-    promised |= {"kv_pages_used": stats.kv_blocks_used, "kv_pages_total": stats.kv_blocks_total}
+    flat = {one.name: one.value for one in statistics_of(stats)}
+    promised = {name: flat[name] for name in same}
+    promised |= {"kv_pages_used": stats.kv.blocks_used, "kv_pages_total": stats.kv.blocks_total}
     assert {name: values[name] for name in promised} == promised
-    assert values["waiting_for_pages"] == stats.waiting_for_blocks
+    assert values["waiting_for_pages"] == stats.scheduler.waiting_for_blocks
     assert values["generation_tokens"] > 0
 
 

@@ -73,7 +73,7 @@ async def test_streams_and_whole_answers_have_the_engines_tokens(simulated_serve
         assert ends[index].output_ids == own[-1].token_ids
         for end in (ends[index], whole[index]):
             assert (end.finish_reason, end.prompt_tokens, end.completion_tokens) == ("length", 3, 7)
-    await until(lambda: simulated_server.engine.stats().kv_blocks_used == 0)
+    await until(lambda: simulated_server.engine.stats().kv.blocks_used == 0)
 
 
 async def test_a_value_of_zero_is_none_where_it_makes_no_sense_and_defaults_are_vllms(

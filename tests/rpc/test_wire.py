@@ -72,7 +72,7 @@ def test_totals_beyond_64_bits_cross() -> None:
     (event,) = wire.decode_events(wire.encode([wire.Stats(core.stats())]))
     assert isinstance(event, wire.Stats)
     assert event.stats == core.stats()
-    assert (event.stats.flops, event.stats.bytes) == (2**70, 2**65)
+    assert (event.stats.steps.flops, event.stats.steps.bytes) == (2**70, 2**65)
 
 
 @pytest.mark.parametrize(

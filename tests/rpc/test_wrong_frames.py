@@ -11,18 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from jaxinfer.engine.types import (
-    EngineStats,
-    FinishReason,
-    GenerateRequest,
-    RequestTimes,
-    TokenDelta,
-    TokenLogprobs,
-    output_of,
-)
+from jaxinfer.engine.types import FinishReason, GenerateRequest, RequestTimes, TokenDelta, TokenLogprobs, output_of
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.rpc import wire
 from jaxinfer.rpc.channel import METHOD, SERVICE
+from tests.engine.flat_stats import stats_of
 from tests.engine.gate import Gate
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
@@ -98,8 +91,8 @@ async def test_a_damaged_frame_ends_its_stream_with_an_error_and_no_other(tmp_pa
                 assert await call.code() is grpc.StatusCode.OK
         gate.open.set()
         assert tokens_of(await read(stream)) == right(core, ask("r", 4, 3))
-        await until(lambda: core.stats().running + core.stats().waiting == 0)
-        assert core.stats().kv_blocks_used == 0
+        await until(lambda: core.stats().scheduler.running + core.stats().scheduler.waiting == 0)
+        assert core.stats().kv.blocks_used == 0
 
 
 async def test_a_damaged_event_ends_every_stream_of_its_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +121,10 @@ def test_whatever_comes_is_decoded_or_a_value_error(kind: str) -> None:
     )
     output = output_of([delta])._replace(sequence_ids=np.arange(2), counts=np.array([1, 1]), tokens=np.arange(2))
     refused = wire.pack_error(ParameterError("n", "is wrong"))
-    stats, info = EngineStats(1, 2, 3, 4), small_core().info
+    stats, info = (
+        stats_of(running=1, waiting=2, kv_blocks_used=3, kv_blocks_total=4, host_devices=(2, 2)),
+        small_core().info,
+    )
     events = [wire.Hello(info, stats), wire.Answer("r", refused), wire.Step([output]), wire.Stats(stats, 3)]
     for _ in range(5000):
         try:

@@ -85,7 +85,7 @@ def few_blocks_multi_step_and_drafts() -> None:
     check("gpt_oss", axes, blocks=26)
     check("gpt_oss", axes, decode_steps=4)
     _, core = check("gpt_oss", axes, drafting=Speculation(3, 1, 2))
-    assert core.stats().draft_tokens > 5, core.stats()
+    assert core.stats().drafts.draft_tokens > 5, core.stats()
 
 
 def other_meshes() -> None:
@@ -99,7 +99,7 @@ def expert_load() -> None:
     assert (both.sum(axis=1) == both.sum(axis=1)[0]).all()
     assert both.sum() > 0
     # Steps differ, and prefixes that a shard has cached: so do tokens that are computed.
-    computed = [engine.stats().prefill_tokens + engine.stats().decode_tokens for engine in (alone, core)]
+    computed = [engine.stats().steps.prefill_tokens + engine.stats().steps.decode_tokens for engine in (alone, core)]
     top = core.runner.model.config.layers[0].mlp.experts.chosen
     assert both.sum(axis=1)[0] == computed[1] * top, (both.sum(axis=1), computed, top)
     assert one.sum(axis=1)[0] == computed[0] * top

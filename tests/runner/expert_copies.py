@@ -61,12 +61,12 @@ def compare_answers(mesh: str, scheme: str, form: str) -> None:
     want = answers(alone)
     assert answers(core) == want
     first = core.stats()
-    assert first.expert_placements, "nothing has moved"
-    assert first.expert_tokens == alone.stats().expert_tokens, "tokens of all copies are the expert's"
-    assert len(first.expert_device_imbalance) == 2
+    assert first.experts.placements, "nothing has moved"
+    assert first.experts.tokens == alone.stats().experts.tokens, "tokens of all copies are the expert's"
+    assert len(first.experts.device_imbalance) == 2
     answers(alone)
     answers(core)
-    assert core.stats().expert_tokens == alone.stats().expert_tokens
+    assert core.stats().experts.tokens == alone.stats().experts.tokens
     assert not core.runner.status().compiles_after_ready
 
 

@@ -113,7 +113,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Circumstances) -> tuple[Outputs
     core = make_core(runner, ahead=how.ahead, clock=lambda: 0)  # with such a clock every step drafts
     outputs = drive(core, list(requests()))
     assert mesh == ONE_DEVICE or not runner.status().compiles_after_ready
-    return outputs, core.stats().preemptions
+    return outputs, core.stats().scheduler.preemptions
 
 
 def compare(found: Outputs, right: Outputs, atol: float) -> None:

@@ -110,8 +110,8 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     outputs = drive(core, list(all_requests()))
     assert mesh.stages == 1 or not runner.status().compiles_after_ready
     stats = core.stats()
-    assert (stats.draft_tokens > 0) == (method is not None), "drafts"
-    return outputs, stats.preemptions
+    assert (stats.drafts.draft_tokens > 0) == (method is not None), "drafts"
+    return outputs, stats.scheduler.preemptions
 
 
 def compare_few_blocks() -> None:

@@ -175,8 +175,8 @@ def test_the_load_of_experts_counts_every_computed_token_and_no_padding(decode_s
     tokens = sum(10 + 7 * i + 5 for i in range(3))
     assert load.sum(axis=1).tolist() == [2 * tokens] * 2
     stats = core.stats()
-    assert sum(stats.expert_tokens) == 2 * 2 * tokens
-    assert stats.expert_imbalance == tuple((load.max(axis=1) / (2 * tokens / 8)).tolist())
+    assert sum(stats.experts.tokens) == 2 * 2 * tokens
+    assert stats.experts.imbalance == tuple((load.max(axis=1) / (2 * tokens / 8)).tolist())
     runner.reset()
     assert (tokens_of(runner) == load).all()
 

@@ -185,7 +185,7 @@ def test_after_preemption(models, every, ahead) -> None:
             between(core, number)
 
     outputs = drive(core, requests, some)
-    assert core.stats().preemptions >= 3
+    assert core.stats().scheduler.preemptions >= 3
     assert_same(models, outputs, requests)
 
 

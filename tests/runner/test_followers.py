@@ -37,6 +37,6 @@ def test_a_follower_gives_the_same(options: dict[str, Any]) -> None:
     core = make_core(pair.leader, constraints=ToyConstraints(VOCABULARY))
     device.fail_once("dispatched", after=8)
     drive(core, workload())
-    assert core.stats().step_faults == 1
+    assert core.stats().core.step_faults == 1
     pair.check()
     assert pair.compared > 15

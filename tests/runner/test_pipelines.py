@@ -127,7 +127,7 @@ def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> No
                 drive(core, [replace(one, request_id=f"again {one.request_id}") for one in told])
             stats.append(core.stats())
         assert found[0] == found[1]
-        right, kept = (each.accepted_tokens / each.draft_tokens for each in stats)
+        right, kept = (each.drafts.accepted_tokens / each.drafts.draft_tokens for each in stats)
         assert abs(kept - right) < 0.05
         assert kept > (0.95 if method == "draft_model" else 0.5)
 
@@ -146,7 +146,7 @@ def test_rows_that_draft_in_slots_that_others_had(ahead: int, monkeypatch: pytes
     runner = with_blocks(monkeypatch, three_stages("draft_model"), 50)
     core = make_core(runner, ahead=ahead, clock=lambda: 0)
     assert tokens_of(drive(core, requests)) == right
-    assert core.stats().accepted_tokens > 50
+    assert core.stats().drafts.accepted_tokens > 50
 
 
 @pytest.mark.few(1)
@@ -179,7 +179,7 @@ def test_a_program_that_fails_with_steps_in_flight(
     before = [array for each in runner.stages for array in each.kv]
     core = make_core(runner, ahead=2, clock=lambda: 0)
     assert tokens_of(drive(core, requests)) == right
-    assert (failing.left < 0, core.stats().step_faults) == (True, 1)
+    assert (failing.left < 0, core.stats().core.step_faults) == (True, 1)
     assert all(array.is_deleted() for array in before)
 
 

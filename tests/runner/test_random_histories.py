@@ -94,7 +94,7 @@ class RealHistories(Histories):
         super().teardown()
         if not hasattr(self, "core"):  # no example was drawn
             return
-        assert not self.core.stats().step_faults
+        assert not self.core.stats().core.step_faults
         if self.flips:
             print(f"{self.flips} tokens diverge at near ties")
 

@@ -72,7 +72,7 @@ def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead
         monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, at, kind))
         core = make_core(device, ahead=ahead)
         outputs = drive(core, workload())
-        assert core.stats().step_faults == 1
+        assert core.stats().core.step_faults == 1
         assert tokens_of(outputs) == expected
         assert compiles == []
         monkeypatch.undo()
@@ -94,7 +94,7 @@ def test_a_result_that_cannot_be_read_is_a_fault(monkeypatch) -> None:
     monkeypatch.setattr(device, "collect", failing)
     core = make_core(device)
     assert tokens_of(drive(core, workload())) == expected
-    assert core.stats().step_faults == 4
+    assert core.stats().core.step_faults == 4
 
 
 @pytest.mark.parametrize("kind", ["admit", "decode", "sample"])
@@ -138,7 +138,7 @@ def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:
     monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, 3, "sample"))
     core = make_core(device)
     drive(core, workload())
-    assert core.stats().step_faults == 1
+    assert core.stats().core.step_faults == 1
     assert held
     assert _live_bytes() == before
 

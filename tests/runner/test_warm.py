@@ -90,7 +90,7 @@ def serve_everything(ahead: int, chunk: int | None) -> int:
             core.abort(f"r{number // 4}")
 
     drive(core, workload(), between)
-    return core.stats().steps
+    return core.stats().core.steps
 
 
 @pytest.mark.few(2)

@@ -188,7 +188,7 @@ def test_the_fewest_blocks_that_are_allowed_suffice(subject: Subject, caching: b
     core = core_of(subject, windowed=fewest_blocks(subject), caching=caching)
     length = (CONTEXT - 8) // 2
     judged(subject, core, [GenerateRequest("long", subject.prompt(length), greedy(length))])
-    assert state_of(core).num_preemptions == 0
+    assert state_of(core).preemptions == 0
 
 
 @pytest.mark.few(2)
@@ -247,7 +247,7 @@ def test_preemption(subject: Subject, scarce: str, ahead: int, caching: bool) ->
         for i in range(4)
     ]
     judged(subject, core, [*requests, GenerateRequest("fork", subject.prompt(30, 9), seeded(40, 9, n=2))])
-    assert state_of(core).num_preemptions > 0
+    assert state_of(core).preemptions > 0
 
 
 @in_pairs(ahead=[0, 1])

@@ -4,15 +4,8 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 
-from jaxinfer.engine.types import (
-    EngineStats,
-    FinishReason,
-    GenerateRequest,
-    ModelInfo,
-    RequestTimes,
-    TokenDelta,
-    TokenLogprobs,
-)
+from jaxinfer.engine.stats.records import CoreStats, EngineStats, KVStats, SchedulerStats
+from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, RequestTimes, TokenDelta, TokenLogprobs
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.text import Tokenizer
 
@@ -111,12 +104,9 @@ class FakeEngine:
         blocks = 2 * len(self._active)
         prompt_tokens = sum(len(request.prompt_token_ids) for request in self.submitted)
         return EngineStats(
-            running=len(self._active),
-            waiting=0,
-            kv_blocks_used=blocks,
-            kv_blocks_total=64,
-            prompt_tokens=prompt_tokens,
-            generation_tokens=self._generated,
+            scheduler=SchedulerStats(running=len(self._active)),
+            kv=KVStats(blocks, 64),
+            core=CoreStats(prompt_tokens=prompt_tokens, generation_tokens=self._generated),
         )
 
     async def read_stats(self) -> EngineStats:

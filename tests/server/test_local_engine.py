@@ -53,9 +53,9 @@ async def test_two_hundred_streams_that_end_in_every_way_leave_no_block_behind(
     wrong = [end for end in ends if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError)]
     assert not wrong, wrong[0]
     assert {"end", "close", "stop"} <= {end for end in ends if isinstance(end, str)}
-    await until(lambda: local.engine.stats().running + local.engine.stats().waiting == 0)
-    assert local.engine.stats().kv_blocks_used == 0
-    assert local.engine.stats().preemptions > 0
+    await until(lambda: local.engine.stats().scheduler.running + local.engine.stats().scheduler.waiting == 0)
+    assert local.engine.stats().kv.blocks_used == 0
+    assert local.engine.stats().scheduler.preemptions > 0
     assert not local.engine._streams.request_ids
     assert not local.engine._streams._sequence_ids._by_id
     # The client's own library complains of streams that it was told to leave; the server must not.

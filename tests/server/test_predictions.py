@@ -93,7 +93,7 @@ def draft_always(monkeypatch: pytest.MonkeyPatch) -> None:
 def drafts(served: Local) -> tuple[int, int]:
     """Those kept and dropped so far. The simulated device takes all drafts of a row with a prediction from that."""
     stats = served.engine.stats()
-    return stats.accepted_tokens, stats.draft_tokens - stats.accepted_tokens
+    return stats.drafts.accepted_tokens, stats.drafts.draft_tokens - stats.drafts.accepted_tokens
 
 
 async def test_usage_tells_what_became_of_its_drafts(serve_local) -> None:

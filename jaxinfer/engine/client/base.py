@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 
 
 class EngineClient(Protocol):

@@ -8,7 +8,8 @@ from typing import Any
 from jaxinfer.engine.client.streams import Streams
 from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput, TokenDelta
+from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.types import GenerateRequest, ModelInfo, StepOutput, TokenDelta
 from jaxinfer.errors import JaxinferError
 
 

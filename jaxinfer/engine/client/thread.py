@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 from jaxinfer.engine.client.fair_executor import FairExecutor
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
+from jaxinfer.engine.stats.records import EngineStats
 from jaxinfer.engine.stats.step_timer import IDLE
-from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
+from jaxinfer.engine.types import GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.engine.watchdog import Watchdog, dump_stacks
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
@@ -162,7 +163,9 @@ class EngineThread:
     def stats(self) -> EngineStats:
         """The newest reading; what the engine has not taken up yet waits, too."""
         stats, coming = self._core.stats(), self._submitted.total
-        return stats._replace(waiting=stats.waiting + coming, waiting_for_step=stats.waiting_for_step + coming)
+        now = stats.scheduler
+        now = replace(now, waiting=now.waiting + coming, waiting_for_step=now.waiting_for_step + coming)
+        return replace(stats, scheduler=now)
 
     def close(self) -> None:
         """Aborts everything, tells it, and frees the device; `join` waits for it."""

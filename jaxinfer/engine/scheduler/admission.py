@@ -71,13 +71,13 @@ class Admission:
         self._first_victim = None
         if self._preempts and not self._isolation.active:
             self._preempt_for_waiting()
-        self._preemptions_before = self._state.num_preemptions
+        self._preemptions_before = self._state.preemptions
 
     def admit_waiting(self, plan: PlanBuilder, *, before: Sequence | None = None) -> None:
         """Gives waiting sequences slots while slots, blocks and both budgets last; only those that outrank `before`."""
         state = self._state
         # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of blocks.
-        if state.num_preemptions != self._preemptions_before or state.must_drain or not len(state.queue):
+        if state.preemptions != self._preemptions_before or state.must_drain or not len(state.queue):
             return
         closed: list[int] = []
         budgets = _spent(plan)

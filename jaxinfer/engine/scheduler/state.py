@@ -54,7 +54,7 @@ class SchedulerState:
         self.running: list[Sequence] = []
         self.in_flight = 0
         self.must_drain = False
-        self.num_preemptions = 0
+        self.preemptions = 0
         self._running_slots: np.ndarray | None = None
 
     def running_slots(self) -> np.ndarray:
@@ -162,7 +162,7 @@ class SchedulerState:
     def preempt(self, sequence: Sequence) -> None:
         """Takes slot and blocks from a running sequence, which will compute its tokens again."""
         self.requeue(sequence)
-        self.num_preemptions += 1
+        self.preemptions += 1
         sequence.preemptions += 1
 
     def requeue(self, sequence: Sequence) -> None:

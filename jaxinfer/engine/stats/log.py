@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from jaxinfer.engine.types import EngineStats
+from jaxinfer.engine.stats.records import EngineStats
 
 LOGGER = "jaxinfer.stats"
 """Its lines come whatever --log-level says; --disable-log-stats ends them."""
@@ -29,7 +29,8 @@ async def log_stats(read: Callable[[], EngineStats], seconds: float = INTERVAL_S
 
 def had_work(before: EngineStats, now: EngineStats) -> bool:
     """True where requests were there, at the end or between two readings."""
-    return bool(now.running or now.waiting or now.steps != before.steps or now.prompt_tokens != before.prompt_tokens)
+    present = now.scheduler.running or now.scheduler.waiting
+    return bool(present or (now.core.steps, now.core.prompt_tokens) != (before.core.steps, before.core.prompt_tokens))
 
 
 def stats_line(before: EngineStats, now: EngineStats, seconds: float) -> str:
@@ -37,12 +38,12 @@ def stats_line(before: EngineStats, now: EngineStats, seconds: float) -> str:
 
     Prompt tokens are those that were computed. The hit rate is of the prompts that got a slot in that time.
     """
-    prompt = (now.prefill_tokens - before.prefill_tokens) / seconds
-    generation = (now.generation_tokens - before.generation_tokens) / seconds
-    looked_up = now.prefix_queries - before.prefix_queries
-    hits = (now.prefix_hits - before.prefix_hits) / looked_up if looked_up else 0.0
+    prompt = (now.steps.prefill_tokens - before.steps.prefill_tokens) / seconds
+    generation = (now.core.generation_tokens - before.core.generation_tokens) / seconds
+    looked_up = now.admission.prefix_queries - before.admission.prefix_queries
+    hits = (now.admission.prefix_hits - before.admission.prefix_hits) / looked_up if looked_up else 0.0
     return (
-        f"prompt {prompt:.1f} tokens/s, generation {generation:.1f} tokens/s, running {now.running}, "
-        f"waiting {now.waiting}, KV cache {now.kv_blocks_used / max(now.kv_blocks_total, 1):.1%} used, "
+        f"prompt {prompt:.1f} tokens/s, generation {generation:.1f} tokens/s, running {now.scheduler.running}, "
+        f"waiting {now.scheduler.waiting}, KV cache {now.kv.blocks_used / max(now.kv.blocks_total, 1):.1%} used, "
         f"prefix cache hits {hits:.1%}"
     )

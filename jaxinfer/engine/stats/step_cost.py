@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxinfer.engine.stats.records import STEP_TOKENS
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets, most_rows
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.engine.types import STEP_TOKENS
 
 _BATCH = 64
 """Plans that are counted together: one array operation costs as much for all of them as for one."""
