@@ -23,7 +23,7 @@ from benchmarks.call_stream import SHAPES, make_step
 from benchmarks.overlap_parts.device import ChattyRunner, bare_rate, engine_rate, fill, make_core, make_runner
 from benchmarks.report import write_json
 from jaxinfer.engine.device.call_stream import CallWriter
-from jaxinfer.engine.device.calls import Forward, Sample
+from jaxinfer.engine.device.calls import Forward
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.engine.device.leader import LeadingRunner
 from jaxinfer.engine.device.runner import Runner
@@ -84,13 +84,12 @@ def time_steps(num_hosts: int, num_steps: int) -> Row:
         leader.serve()
         for number in range(num_steps):
             began = time.process_time()
-            messages = writer.write(Forward(number, step)), writer.write(Sample(number))
+            message = writer.write(Forward(step))
             start = time.perf_counter()
-            for message in messages:
-                leader.send(message)
+            leader.send(message)
             sends.append((time.perf_counter() - start) * 1e6)
             if number > 0:  # the step before, as with one step ahead
-                leader.note_collected(2 * number - 1)
+                leader.note_collected(number - 1)
             time.sleep(STEP_SECONDS)
             cpu += time.process_time() - began
             skews += [max(state.step_skew or 0.0 for state in leader.states()) * 1e3]

@@ -184,11 +184,11 @@ make_environment() {
     say "making ${venv##*/} with $("$python" --version)${extras:+ and $extras}: 0.8 GB or more, in a minute or a few"
     create "$venv" "$python" || return
   fi
-  trap 'say "set-up was interrupted; the next command goes on with it"; exit 130' INT
+  trap 'say "set-up was interrupted; the next command goes on with it"; trap - INT; kill -INT $$' INT
   # Most of the kernels are compiled while packages are downloaded; what is wrong is said when the rest is.
   build_native "$python" --ahead 2>/dev/null 9>&- &
   ahead=$!
-  install "$venv" "$extras" || return
+  install "$venv" "$extras" || { trap - INT; return 1; }
   ! kill -0 "$ahead" 2>/dev/null || say "compiling native kernels for the CPU: up to half a minute, once"
   wait "$ahead"
   printf '%s\n' "$(fingerprint "$venv/bin/python")" "$extras" "$repository" >"$venv/stamp.new"

@@ -19,6 +19,7 @@ from benchmarks.device.counts import step_work
 from benchmarks.device.rig import Rig, rig_runner, rig_shapes
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.calls import Reset
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.model_config.eagle3 import parse_eagle3
 from jaxinfer.model_config.registry import parse_config
@@ -145,7 +146,7 @@ def _serve(context: Context, runner: JaxRunner, rows: int, *, drafts: bool) -> t
 
 def _core(runner: JaxRunner, rows: int, *, drafts: bool) -> EngineCore:
     """Make an engine over a device that has forgotten everything. drafts: whether its steps draft."""
-    runner.reset()
+    runner.submit(Reset())
     shapes = runner.shapes
     info = ModelInfo(
         "random", shapes.max_model_len, shapes.vocab_size, rows, shapes.block_size, shapes.groups[0].num_blocks

@@ -66,7 +66,7 @@ class ChatSession:
         form = form._replace(tools=form.tools and bool(self.tools))
         parser = WholeCalls(form.parser(thinking=text.rstrip().endswith(THINK)))
         parts: list[AnswerPart] = []
-        clock = GenerationClock(len(ids), lambda: self._llm.engine.runner.status().late_programs)
+        clock = GenerationClock(len(ids), lambda: self._llm.engine.runner.late_programs)
         with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]
             for delta in deltas:
                 clock.push(delta)

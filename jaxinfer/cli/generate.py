@@ -101,7 +101,7 @@ def _generate(llm: LLM, prompt: str, params: SamplingParams, *, asked: bool) -> 
         raise ParameterError(
             "max_tokens", f"{params.max_tokens} and the prompt's {len(ids)} tokens are more than the context"
         )
-    clock = GenerationClock(len(ids), lambda: llm.engine.runner.status().late_programs)
+    clock = GenerationClock(len(ids), lambda: llm.engine.runner.late_programs)
     texts, tokens = [""] * params.n, [list[TokenLogprobs]() for _ in range(params.n)]
     of_prompt: list[TokenLogprobs | None] = []
     out = Output()

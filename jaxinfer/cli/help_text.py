@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import docstring_parser
 import tyro
 
-_NOTHING = ("None", "")
+_NOTHING = ("None", "", "''")
 TOLD_DEFAULT = tyro.conf.arg(
     help_behavior_hint=lambda default: f"(default: {default})" if default not in _NOTHING else ""
 )

@@ -47,13 +47,13 @@ def parse_settings(
     own defaults. Raises JaxinferError where a flag or the file is wrong.
     """
     engine = engine or EngineConfig()
-    if command in COMMON and not {"-h", "--help"}.isdisjoint(arguments):
-        shown = help_groups(_groups(groups, engine), COMMON[command])
-        parse_flags(_settings_class(engine.model, shown), command, ["--help"], config=_FLAT)
     kind = _settings_class(engine.model, {name: _shown(group) for name, group in _groups(groups, engine).items()})
     arguments = with_our_names(arguments, _flags(kind()))
     file = _config_file(arguments)
     defaults = kind() if file is None else _with_file(kind(), file)
+    if command in COMMON and not {"-h", "--help"}.isdisjoint(arguments):
+        shown = help_groups({name: getattr(defaults, name) for name in _groups(groups, engine)}, COMMON[command])
+        parse_flags(_settings_class(defaults.model, shown), command, ["--help"], config=_FLAT)
     has_model = defaults.model != kind().model
     settings = parse_flags(kind, command, arguments, has_model=has_model, default=defaults, config=_FLAT)
     values = {name: _plain(value) for name, value in vars(settings).items()}

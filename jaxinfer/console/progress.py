@@ -48,8 +48,8 @@ class BuildLines:
         self._tell(f"preparing {total} programs")
         self._cached += cached
         if done == total:
-            cached = f"{self._cached} of {total} programs came from the cache"
-            self._tell(cached if self._cached else f"{total} programs were compiled")
+            told = f"{self._cached} of {total} programs came from the cache"
+            self._tell(told if self._cached else f"{total} programs were compiled")
         elif time.monotonic() - self._last > _QUIET_SECONDS:
             self._tell(f"{done} of {total} programs")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
 from jaxinfer.engine.device.device_runner import DeviceRunner
-from jaxinfer.engine.device.runner import Drafts, RunnerStatus
+from jaxinfer.engine.device.runner import Drafts, LatePrograms, RunnerStatus
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepResult
@@ -94,6 +94,16 @@ class JaxRunner(DeviceRunner):
         """Blocks of every group, and features. Made when first used: compiling for a GPU tries products out, and needs
         room."""
         return self._make_kv()
+
+    @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step (`lazy_compile`)."""
+        return self.programs.compiling
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
+        return self.programs.late
 
     @property
     def making_seconds(self) -> MakingSeconds:
@@ -192,8 +202,6 @@ class JaxRunner(DeviceRunner):
         """A reading, as `Runner.status`."""
         return RunnerStatus(
             tuple(map(memory_of, self.model.mesh.devices.flat)),
-            self.programs.compiling,
-            self.programs.late,
             compile_counter.count - self._compiles_at_ready,
             self._load.read(),
         )

@@ -19,7 +19,7 @@ from jaxinfer.cli.chat import Chat
 from jaxinfer.cli.chat_commands import run_command
 from jaxinfer.cli.chat_session import ChatSession
 from jaxinfer.cli.sampling import SamplingFlags
-from jaxinfer.engine.device.runner import RunnerStatus
+from jaxinfer.engine.device.runner import LatePrograms
 from jaxinfer.engine.types import FinishReason, ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
@@ -36,7 +36,7 @@ class ScriptedLLM:
     def __init__(self, folder: Path):
         self.text = TextProcessor.from_folder(folder)
         self.info = ModelInfo("m", 400, 268, 4, 4, 100)
-        self.engine = SimpleNamespace(runner=SimpleNamespace(status=RunnerStatus))
+        self.engine = SimpleNamespace(runner=SimpleNamespace(late_programs=LatePrograms()))
         self.replies: list[str] = []
         self.prompts: list[str] = []
         self.params: list[SamplingParams] = []

@@ -179,7 +179,7 @@ def _goes_on(line: str, after: str) -> bool:
 
 @pytest.mark.parametrize("command", ["serve", "chat", "generate", "plan", "inspect", "convert"])
 def test_help_tells_no_default_that_is_nothing(command: str) -> None:
-    assert re.findall(r"\(default:\s+(?:None)?\)", help_of(command)) == []
+    assert re.findall(r"\(default:\s+(?:None|'')?\)", help_of(command)) == []
 
 
 def test_help_of_serve_begins_with_common_flags_and_has_every_flag_once() -> None:

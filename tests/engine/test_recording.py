@@ -9,6 +9,7 @@ from jaxinfer.engine.device.calls import Reset
 from jaxinfer.engine.device.recording import KEPT, RecordingRunner, read_recording, replay
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.plan import StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.speculation import Speculation
 from jaxinfer.version import __version__
 from tests.engine.small import VOCABULARY, ask, run, small_core, small_shapes
@@ -26,6 +27,20 @@ class Superstitious(SimulatedRunner):
             if UNLUCKY in tokens[:count]:
                 raise ValueError(f"row {row} of {len(result.tokens)} drew {UNLUCKY}")
         return result
+
+
+class Failing(SimulatedRunner):
+    """A device of which the step fails that is collected after so many."""
+
+    def __init__(self, shapes: EngineShapes, after: int):
+        super().__init__(shapes)
+        self._left = after
+
+    def result(self, started: object) -> StepResult:
+        self._left -= 1
+        if not self._left:
+            raise ValueError("a step fails")
+        return super().result(started)  # type: ignore[arg-type]
 
 
 SHAPES = {
@@ -66,6 +81,23 @@ def test_as_many_calls_are_kept_as_is_said(tmp_path: Path) -> None:
         runner.collect(-1)
     (file,) = tmp_path.iterdir()
     assert len(read_recording(file).entries) == KEPT
+    assert read_recording(file).dropped > KEPT
+
+
+def test_a_recording_whose_beginning_is_missing_is_replayed_from_the_first_whole_step(tmp_path: Path) -> None:
+    device = Failing(small_shapes(), after=560)
+    core = small_core(RecordingRunner(device, tmp_path), ahead=1)
+    for i in range(200):
+        core.add_request(ask(f"r{i}", 5, 12))
+    run(core)
+    (file,) = tmp_path.iterdir()
+    recording = read_recording(file)
+    assert recording.dropped > 0
+    steps = len([entry for entry in recording.entries if entry.asked == "collect"])
+    found = replay(Failing(small_shapes(), after=steps - 2), recording)  # the first one or two are not whole
+    assert found is not None
+    assert found.error == recording.fault.error
+    assert found.entry >= len(recording.entries) - 8
 
 
 def test_a_folder_that_cannot_be_written_changes_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

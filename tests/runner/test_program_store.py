@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_written_to_is_read(kept, monkeypatch: pytest.Mo
     runner = runner_in(folder)
     runner.warm_up(lazy=True)
     assert tokens_of(runner) == tokens
-    assert runner.status().late_programs.count > 0
+    assert runner.late_programs.count > 0
     no_tracing(monkeypatch)
     runner = runner_in(folder)
     runner.warm_up(lazy=True)

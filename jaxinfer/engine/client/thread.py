@@ -304,7 +304,7 @@ class EngineThread:
         """Ends the engine where a step stalls. Compiling, which may take minutes, is none."""
         watchdog, turns = Watchdog(self._core.step_timeout), -1
         while not self._over.wait(watchdog.interval):
-            if self._idle or self._core.runner.status().compiling or self._turns != turns:
+            if self._idle or self._core.runner.compiling or self._turns != turns:
                 turns = self._turns
                 watchdog.feed()
             elif watchdog.expired():

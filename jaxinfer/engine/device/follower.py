@@ -41,7 +41,7 @@ class Follower:
     @property
     def compiling(self) -> bool:
         """True while the runner compiles. Safe in any thread."""
-        return self._runner.status().compiling
+        return self._runner.compiling
 
     @property
     def num_in_flight(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from jaxinfer.engine.device.call_stream import CallWriter
 from jaxinfer.engine.device.calls import Call, Reset, sampled_by
-from jaxinfer.engine.device.runner import Drafts, Runner, RunnerStatus
+from jaxinfer.engine.device.runner import Drafts, LatePrograms, Runner, RunnerStatus
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -14,7 +14,7 @@ class LeadingRunner:
 
     send(message): takes the bytes of a call, as `Follower.apply` reads them. What it raises is a step fault; the reset
     that follows is sent as well. stream: number and digest of the calls so far. on_collected: is called with the number
-    of the call that started a step, once its results are there; on_failed: where it failed, and may raise a better
+    of a step's last call, once its results are there; on_failed: where it failed, and may raise a better
     reason than the device gives.
     """
 
@@ -40,6 +40,14 @@ class LeadingRunner:
     @property
     def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
         return self._runner.step_seconds
+
+    @property
+    def compiling(self) -> bool:
+        return self._runner.compiling
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        return self._runner.late_programs
 
     def submit(self, call: Call) -> None:
         number = self.stream.number

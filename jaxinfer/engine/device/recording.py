@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from jaxinfer.engine.device.calls import Call, Reset, decode, encode
-from jaxinfer.engine.device.runner import Drafts, Runner, RunnerStatus
+from jaxinfer.engine.device.calls import Burst, Call, Forward, Reset, Sample, decode, encode
+from jaxinfer.engine.device.runner import Drafts, LatePrograms, Runner, RunnerStatus
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.version import __version__
@@ -20,7 +21,10 @@ log = logging.getLogger(__name__)
 
 Asked = Literal["submit", "read_drafts", "collect"]
 KEPT = 1000
-"""Entries at most; of 256 rows that decode one has 4 KiB."""
+"""Entries at most; of 256 rows that decode one has 4 KiB, with masks megabytes."""
+_KEPT_BYTES = 64 << 20
+_MOST_FILES = 20
+"""Of one process: a device that has gone fails again and again."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -38,9 +42,12 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """Entries since the runner was ready or reset, or the last `KEPT` of them, the last of which failed."""
+    """Entries since the runner was ready or reset, the last of which failed. dropped: how many are missing in front:
+    what was written before is then unknown, and another fault may come when they are replayed. shapes: the runner's."""
 
     version: str
+    shapes: str
+    dropped: int
     entries: list[Entry]
     fault: Fault
 
@@ -52,8 +59,8 @@ class RecordingRunner:
     def __init__(self, runner: Runner, folder: Path):
         self._runner = runner
         self._folder = folder
-        self._entries: deque[Entry] = deque(maxlen=KEPT)
-        self._written = 0
+        self._entries: deque[Entry] = deque()
+        self._bytes = self._dropped = self._written = 0
 
     @property
     def shapes(self) -> EngineShapes:
@@ -63,9 +70,18 @@ class RecordingRunner:
     def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
         return self._runner.step_seconds
 
+    @property
+    def compiling(self) -> bool:
+        return self._runner.compiling
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        return self._runner.late_programs
+
     def submit(self, call: Call) -> None:
         if isinstance(call, Reset):
             self._entries.clear()
+            self._bytes = self._dropped = 0
             self._runner.submit(call)
             return
         with self._recorded("submit", encode(call)):
@@ -87,22 +103,33 @@ class RecordingRunner:
 
     @contextmanager
     def _recorded(self, asked: Asked, given: bytes | int) -> Iterator[None]:
-        self._entries.append(Entry(asked, given))
+        self._keep(Entry(asked, given))
         try:
             yield
         except Exception as error:
             self._write(error)
             raise
 
+    def _keep(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._bytes += _size(entry)
+        while len(self._entries) > KEPT or self._bytes > _KEPT_BYTES:
+            self._bytes -= _size(self._entries.popleft())
+            self._dropped += 1
+
     def _write(self, error: Exception) -> None:
         """A fault stays the engine's, whether or not its recording can be written."""
-        entries = list(self._entries)
-        recording = Recording(__version__, entries, Fault(len(entries) - 1, _told(error)))
-        file = self._folder / f"fault-{os.getpid()}-{self._written}.calls"
         self._written += 1
+        if self._written > _MOST_FILES:
+            return
+        entries = list(self._entries)
+        fault = Fault(len(entries) - 1, _told(error))
+        recording = Recording(__version__, repr(self.shapes), self._dropped, entries, fault)
+        file = self._folder / f"fault-{time.time_ns()}-{os.getpid()}.calls"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(msgspec.msgpack.encode(recording))
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+                opened.write(msgspec.msgpack.encode(recording))
         except OSError as reason:
             log.warning("the calls before a fault could not be written to %s: %s", file, reason)
         else:
@@ -115,23 +142,36 @@ def read_recording(file: Path) -> Recording:
 
 
 def replay(runner: Runner, recording: Recording) -> Fault | None:
-    """Ask a runner, which is new or was reset, for all of a recording. Returns the first fault; None if none comes."""
+    """Ask a runner, which is new or was reset, for all of a recording. Returns the first fault; None if none comes.
+
+    What is left of steps whose beginning was dropped is passed over.
+    """
+    begun = set[int]()
     for number, entry in enumerate(recording.entries):
         try:
-            _ask(runner, entry)
+            _ask(runner, entry, begun)
         except Exception as error:
             return Fault(number, _told(error))
     return None
 
 
-def _ask(runner: Runner, entry: Entry) -> None:
+def _ask(runner: Runner, entry: Entry, begun: set[int]) -> None:
+    """begun: steps that were started since the recording begins, by index."""
     match entry:
         case Entry("submit", bytes(message)):
-            runner.submit(decode(message))
-        case Entry("read_drafts", int(index)):
+            call = decode(message)
+            if isinstance(call, Forward | Burst):
+                begun.add(call.step.index)
+            if not isinstance(call, Sample) or call.index in begun:
+                runner.submit(call)
+        case Entry("read_drafts", int(index)) if index in begun:
             runner.read_drafts(index)
-        case Entry("collect", int(index)):
+        case Entry("collect", int(index)) if index in begun:
             runner.collect(index)
+
+
+def _size(entry: Entry) -> int:
+    return len(entry.given) if isinstance(entry.given, bytes) else 0
 
 
 def _told(error: Exception) -> str:

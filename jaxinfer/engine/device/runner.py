@@ -45,15 +45,11 @@ class Drafts(NamedTuple):
 class RunnerStatus(NamedTuple):
     """A reading of a runner.
 
-    memory: of each device. compiling: True while a program is made in the midst of a step. late_programs: those that
-    were compiled, or read from the cache, during a step. compiles_after_ready: compilations since the runner was ready;
-    any is a defect, unless programs are compiled lazily. expert_load: of the steps that were collected; None without
-    experts.
+    memory: of each device. compiles_after_ready: compilations since the runner was ready; any is a defect, unless
+    programs are compiled lazily. expert_load: of the steps that were collected; None without experts.
     """
 
     memory: tuple[DeviceMemory, ...] = ()
-    compiling: bool = False
-    late_programs: LatePrograms = LatePrograms()
     compiles_after_ready: int = 0
     expert_load: ExpertTokens | None = None
 
@@ -75,6 +71,16 @@ class Runner(Protocol):
         measured."""
         ...
 
+    @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step. Read in any thread; never waits."""
+        ...
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        """Programs that were compiled, or read from the cache, during a step. Read in any thread; never waits."""
+        ...
+
     def submit(self, call: Call) -> None:
         """Starts what a call asks for; does not wait for the device."""
         ...
@@ -88,7 +94,7 @@ class Runner(Protocol):
         ...
 
     def status(self) -> RunnerStatus:
-        """A reading, which waits for no step. Called in any thread."""
+        """A reading; it may wait for a step where experts have a load. Called in any thread."""
         ...
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
 from jaxinfer.engine.device.device_runner import DeviceRunner
-from jaxinfer.engine.device.runner import DeviceMemory, Drafts, RunnerStatus
+from jaxinfer.engine.device.runner import DeviceMemory, Drafts, LatePrograms, RunnerStatus
 from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
@@ -44,6 +44,7 @@ class SimulatedRunner(DeviceRunner):
 
     # There is nothing to compile.
     compiling = False
+    late_programs = LatePrograms()
     # Nor is a step of any kind shorter than another.
     step_seconds: Mapping[tuple[StepKind, int], float] = MappingProxyType({})
 
@@ -128,7 +129,7 @@ class SimulatedRunner(DeviceRunner):
     def status(self) -> RunnerStatus:
         """A reading: arrays that stand for KV blocks are the memory, of a device a shard."""
         used = [sum(blocks.nbytes for blocks in part.kv) for part in self._parts]
-        return RunnerStatus(tuple(DeviceMemory(size, size, size) for size in used), self.compiling)
+        return RunnerStatus(tuple(DeviceMemory(size, size, size) for size in used))
 
     def close(self) -> None:
         if self._thread is not None:

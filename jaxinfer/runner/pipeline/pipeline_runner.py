@@ -87,6 +87,17 @@ class PipelineRunner(DeviceRunner):
         self.step_seconds: dict[tuple[StepKind, int], float] = {}
 
     @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step (`lazy_compile`)."""
+        return any(stage.programs.compiling for stage in self._here)
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
+        late = [stage.programs.late for stage in self._here]
+        return LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late))
+
+    @property
     def making_seconds(self) -> MakingSeconds:
         """Seconds that making the programs of all stages took: tracing, and all together."""
         each = [stage.programs.seconds for stage in self._here]
@@ -195,11 +206,8 @@ class PipelineRunner(DeviceRunner):
 
     def status(self) -> RunnerStatus:
         """A reading, as `Runner.status`."""
-        late = [stage.programs.late for stage in self._here]
         return RunnerStatus(
             tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat),
-            any(stage.programs.compiling for stage in self._here),
-            LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late)),
             compile_counter.count - self._compiles_at_ready,
             _joined([load for stage in self.stages if (load := stage.expert_load()) is not None]),
         )

@@ -15,8 +15,8 @@ constexpr int64_t kInt4Block = 32;
 // Rows [begin, end) of x times the transpose of one matrix: out[t, n] = sum over k of x[t, k] * w[n, k], times scales
 // if there are any: w counts as (code - zero) * scale with a scale, and maybe a zero, for each group of a row's values.
 //
-// x: [*, K] of x_type, with rows of `stride` elements. If its type is not the matrix's, a row is filled up with 0 to a
-// multiple of kInt4Block, and values of bfloat16 take turns: in a block each of its first half is followed by that which
+// x: [*, K] of x_type, with rows of `stride` elements. Where it is of bfloat16 and the matrix is not, a row is filled up
+// with 0 to a multiple of kInt4Block, and values take turns: in a block each of its first half is followed by that which
 // lies half a block further. out: [*, N] of out_type.
 struct Product {
   const void* x;
