@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from jaxinfer.engine.device.calls import Burst, Call, Forward, Reset, Sample, decode, encode
-from jaxinfer.engine.device.runner import Drafts, LatePrograms, Runner, RunnerStatus
-from jaxinfer.engine.step.plan import StepKind, StepResult
-from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.device.runner import Drafts, Runner
+from jaxinfer.engine.device.wrapping import WrappingRunner
+from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.version import __version__
 
 log = logging.getLogger(__name__)
@@ -52,31 +52,15 @@ class Recording(msgspec.Struct, frozen=True):
     fault: Fault
 
 
-class RecordingRunner:
+class RecordingRunner(WrappingRunner):
     """A Runner that keeps what it is asked, for about a microsecond a call, and performs it on `runner`. folder: where
     recordings are written, a file a fault."""
 
     def __init__(self, runner: Runner, folder: Path):
-        self._runner = runner
+        super().__init__(runner)
         self._folder = folder
         self._entries: deque[Entry] = deque()
         self._bytes = self._dropped = self._written = 0
-
-    @property
-    def shapes(self) -> EngineShapes:
-        return self._runner.shapes
-
-    @property
-    def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
-        return self._runner.step_seconds
-
-    @property
-    def compiling(self) -> bool:
-        return self._runner.compiling
-
-    @property
-    def late_programs(self) -> LatePrograms:
-        return self._runner.late_programs
 
     def submit(self, call: Call) -> None:
         if isinstance(call, Reset):
@@ -94,12 +78,6 @@ class RecordingRunner:
     def collect(self, index: int) -> StepResult:
         with self._recorded("collect", index):
             return self._runner.collect(index)
-
-    def status(self) -> RunnerStatus:
-        return self._runner.status()
-
-    def close(self) -> None:
-        self._runner.close()
 
     @contextmanager
     def _recorded(self, asked: Asked, given: bytes | int) -> Iterator[None]:
