@@ -14,8 +14,8 @@ class LeadingRunner(WrappingRunner):
 
     send(message): takes the bytes of a call, as `Follower.apply` reads them. What it raises is a step fault; the reset
     that follows is sent as well. stream: number and digest of the calls so far. on_collected: is called with the number
-    of a step's last call, once its results are there; on_failed: where it failed, and may raise a better reason than the
-    device gives.
+    of a step's last call, once its results are there; on_failed: where it failed, and may raise a better reason than
+    the device gives.
     """
 
     def __init__(

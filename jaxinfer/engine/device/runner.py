@@ -1,13 +1,15 @@
 """Runner: the device side, as the engine knows it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxinfer.engine.device.calls import Call
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
+
+if TYPE_CHECKING:  # programs are kept by what makes them, and calls do not
+    from jaxinfer.engine.device.calls import Call
 
 
 class DeviceMemory(NamedTuple):
@@ -81,7 +83,7 @@ class Runner(Protocol):
         """Programs that were compiled, or read from the cache, during a step. Read in any thread; never waits."""
         ...
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: "Call") -> None:
         """Starts what a call asks for; does not wait for the device."""
         ...
 
