@@ -75,8 +75,8 @@ Way way_of(Type x, Type w, int64_t depth, int64_t group, bool zeros) {
   if (x != Type::kBFloat16) return Way::kAsTheyAre;
   if (kernels().multiply_bfloat16) {
     if (w == Type::kBFloat16) return Way::kAsTheyAre;
-    const bool fits = group == depth ? !zeros : group % kInt4Block == 0 && group <= kMostPaired;
-    if (w == Type::kInt4 ? fits : w == Type::kInt8 && fits && !zeros) return Way::kHalvesInTurn;
+    if (w != Type::kFloat32 && (group == depth ? !zeros : group % kInt4Block == 0 && group <= kMostPaired))
+      return Way::kHalvesInTurn;
   }
   return Way::kAsFloats;
 }

@@ -72,8 +72,8 @@ struct Queries {
 struct Kernels {
   const char* name;
   // The product's rows [first, last) of the matrix, if x is of float32; of int8, as is the matrix; of bfloat16, with a
-  // matrix of bfloat16 or of codes: of int8 without zeros, of int4 with zeros for groups alone, in groups that are a
-  // multiple of kInt4Block up to kMostPaired, or whole rows. The last may be null: x is then taken as float32. Sums have
+  // matrix of bfloat16 or of codes: in groups that are a multiple of kInt4Block up to kMostPaired, or in whole rows
+  // without zeros. The last may be null: x is then taken as float32. Sums have
   // the same order whatever the rows of x and of the matrix.
   void (*multiply)(const Product& product, int64_t first, int64_t last);
   void (*multiply_codes)(const Product& product, int64_t first, int64_t last);

@@ -66,10 +66,10 @@ class Scales {
   const int64_t groups_;
 };
 
-template <bool kScaled>
-class Int8Pairs : public Scales<kScaled, false> {
+template <bool kScaled, bool kZeros>
+class Int8Pairs : public Scales<kScaled, kZeros> {
  public:
-  using Scaled = Scales<kScaled, false>;
+  using Scaled = Scales<kScaled, kZeros>;
   static constexpr bool kIsDecoded = true;
   static constexpr int64_t kLine = kLineBytes;
 
@@ -214,21 +214,20 @@ void accumulate(InPairs, const Product& product, const Matrix& matrix, int64_t r
   std::memcpy(total, sums, sizeof sums);
 }
 
-template <bool kScaled, bool kZeros>
-void multiply_int4(const Product& product, int64_t first, int64_t last) {
-  blocks(product, Int4Pairs<kScaled, kZeros>(product), first, last);
+// Codes have zeros only where they are in groups.
+template <template <bool, bool> class Codes>
+void multiply_codes_by_pairs(const Product& product, int64_t first, int64_t last) {
+  if (product.zeros) return blocks(product, Codes<true, true>(product), first, last);
+  if (product.group < product.depth) return blocks(product, Codes<true, false>(product), first, last);
+  blocks(product, Codes<false, false>(product), first, last);
 }
 
 }  // namespace
 
 void multiply_bfloat16_pairs(const Product& product, int64_t first, int64_t last) {
   if (product.w_type == Type::kBFloat16) return blocks(product, ShortPairs(product), first, last);
-  const bool is_scaled = product.group < product.depth;
-  if (product.w_type == Type::kInt8)
-    return is_scaled ? blocks(product, Int8Pairs<true>(product), first, last)
-                     : blocks(product, Int8Pairs<false>(product), first, last);
-  if (product.zeros) return multiply_int4<true, true>(product, first, last);
-  return is_scaled ? multiply_int4<true, false>(product, first, last) : multiply_int4<false, false>(product, first, last);
+  if (product.w_type == Type::kInt8) return multiply_codes_by_pairs<Int8Pairs>(product, first, last);
+  multiply_codes_by_pairs<Int4Pairs>(product, first, last);
 }
 
 void multiply_codes_vnni(const Product& product, int64_t first, int64_t last) { multiply_codes(product, first, last); }
