@@ -28,7 +28,7 @@ _MOST_FILES = 20
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """What a runner was asked: the message of a call, or the index of a step for the others."""
+    """One thing that a runner was asked: the message of a call, or the index of a step for the others."""
 
     asked: Asked
     given: bytes | int
