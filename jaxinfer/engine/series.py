@@ -18,12 +18,12 @@ class Series(NamedTuple):
     values: tuple[str, ...] = ()
 
     def at(self, *values: str) -> "Series":
-        """Those of the series whose next labels have these values."""
+        """Return the part of the series whose next labels have these values."""
         return self._replace(values=(*self.values, *values))
 
 
 def shown(*series: Series, default: Any = 0) -> Any:
-    """A field of a record that these series show. default: () for a tuple."""
+    """Return a field of a record that these series show. default: () for a tuple."""
     return field(default=default, metadata={"series": series})
 
 
