@@ -23,9 +23,9 @@ from benchmarks.report import write_json
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.call_stream import CallReader, CallWriter
-from jaxinfer.engine.device.calls import Call, Forward, SetMasks, encode
+from jaxinfer.engine.device.calls import Call, SetMasks, Start, encode
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
@@ -61,14 +61,14 @@ class Row(NamedTuple):
 class KeptSteps(SimulatedRunner):
     """Keeps the last step that it was given."""
 
-    last: PackedForward
+    last: PackedStep
 
-    def forward(self, step: PackedForward) -> float:
+    def begin(self, step: PackedStep) -> float:
         self.last = step
-        return super().forward(step)
+        return super().begin(step)
 
 
-def make_step(kind: StepKind, size: int) -> PackedForward:
+def make_step(kind: StepKind, size: int) -> PackedStep:
     """A decode step of `size` rows, or a mixed one of a prompt of `size` tokens."""
     runner = KeptSteps(SHAPES, draws=False)
     info = ModelInfo("simulated", CONTEXT, VOCABULARY, SLOTS, BLOCK, BLOCKS)
@@ -120,13 +120,13 @@ def main() -> None:
         parser.error("--turns must be at least 1")
     steps = [(f"decode, {rows} rows", make_step(StepKind.DECODE, rows)) for rows in DECODE_ROWS]
     steps += [(f"mixed, {tokens} tokens", make_step(StepKind.MIXED, tokens)) for tokens in PROMPT_TOKENS]
-    timed: list[tuple[str, Sequence[Call]]] = [(name, (Forward(step),)) for name, step in steps]
+    timed: list[tuple[str, Sequence[Call]]] = [(name, (Start(step),)) for name, step in steps]
     timed += [(f"masks, {rows} rows", (SetMasks(Packer(SHAPES).no_masks(rows)),)) for rows in MASK_ROWS]
     rows = [time_calls(name, own, options.turns) for name, own in timed]
     print(f"{'step':>20} {'write µs':>9} {'read µs':>9} {'bytes':>8}")
     for row in rows:
         print(f"{row.step:>20} {row.write_us[0]:9.2f} {row.read_us[0]:9.2f} {row.bytes:8}")
-    data = encode(Forward(steps[len(DECODE_ROWS) - 1][1]))
+    data = encode(Start(steps[len(DECODE_ROWS) - 1][1]))
     digests = {
         name: microseconds(lambda digest=digest: digest(data), options.turns) for name, digest in DIGESTS.items()
     }

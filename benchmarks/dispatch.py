@@ -3,10 +3,10 @@
 Models have the layers, and so the arrays, of Llama-3.1-8B and Qwen3-30B-A3B, but few numbers in each; `stacked`:
 `--scan-layers on`. Devices of a CPU would compute on the cores that dispatch, so they are held up until both programs
 are dispatched, as an accelerator is by the step before. `upload`: the packed step from host memory to all devices.
-`forward`, `sample`: from the call until it returns, with the upload of its arguments. `read`: the tokens, once they are
+`begin`, `finish`: from the call until it returns, with the upload of its arguments. `read`: the tokens, once they are
 there. `launch`: a program of two arguments, and `buffers`: one that has the model's weights for arguments and uses
-none: what of `forward` they cost.
-`burst`: the one call that is made in place of `forward` and `sample` for 4 steps (`--decode-steps 4`).
+none: what of `begin` they cost.
+`multi_step`: the one call that is made in place of `begin` and `finish` for 4 steps (`--decode-steps 4`).
 Medians and the middle half of `--steps` steps, in microseconds; the device counts take turns.
 
     python benchmarks/dispatch.py [--json FILE] [--steps N] [--turns N] [--models REGEX]
@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "scripts")]
 DEVICES = (1, 2, 4, 8)
-ROWS, BURST = 16, 4
+ROWS, STEPS = 16, 4
 _WARM = 3
 """Steps of a turn that fill caches."""
 _CPU_DEVICES = 3 * max(DEVICES)
@@ -71,7 +71,7 @@ def _models() -> list[Model]:
 
 def _measured(model: Model, steps: int, turns: int) -> list[dict[str, Any]]:
     runners = {count: _runner(model, count) for count in DEVICES}
-    leaves = len(runners[1].model.weights)
+    leaves = len(runners[1].stages[0].model.weights)
     times: dict[int, dict[str, list[float]]] = {count: {} for count in DEVICES}
     for _ in range(turns):
         for count, runner in runners.items():
@@ -107,7 +107,7 @@ def _runner(model: Model, devices: int) -> Any:
     options = {"mesh": make_mesh(mesh), "rules": mesh.rules, "layout": model.layout}
     loaded = random_model(config, dtype=jnp.dtype("float32"), **options)
     groups = tuple(KVGroup(group.window, 64) for group in config.kv_groups)
-    shapes = EngineShapes(ROWS, 64, ROWS, 128, 16, groups, config.vocab_size, decode_steps=BURST)
+    shapes = EngineShapes(ROWS, 64, ROWS, 128, 16, groups, config.vocab_size, decode_steps=STEPS)
     return JaxRunner(loaded, shapes)
 
 
@@ -120,8 +120,8 @@ def _turn(runner: Any, steps: int) -> dict[str, list[float]]:
     packer = Packer(runner.shapes)
     step = packer.padding(StepKind.DECODE, ROWS)._replace(num_scored=ROWS, scored_bucket=ROWS)
     several = packer.padding(StepKind.MULTI_STEP, ROWS)
-    place = jax.sharding.NamedSharding(runner.model.mesh, jax.sharding.PartitionSpec())
-    weights, hold = runner.model.weights, Hold(runner)
+    place = jax.sharding.NamedSharding(runner.stages[0].model.mesh, jax.sharding.PartitionSpec())
+    weights, hold = runner.stages[0].model.weights, Hold(runner)
     launch, buffers = (jax.jit(_nothing_of, keep_unused=True).lower(each).compile() for each in (weights[:2], weights))
     watch = Stopwatch()
     for _ in range(steps + _WARM):
@@ -130,13 +130,13 @@ def _turn(runner: Any, steps: int) -> dict[str, list[float]]:
             jax.block_until_ready(out)
         watch.time("upload", lambda: jax.device_put(step.array, place).block_until_ready())
         with hold:
-            forwarded = watch.time("forward", runner.forward, step)
-            sampled = watch.time("sample", runner.sample, step, forwarded)
+            forwarded = watch.time("begin", runner.begin, step)
+            sampled = watch.time("finish", runner.finish, step, forwarded, None)
         jax.block_until_ready(sampled.sampled.tokens)
         watch.time("read", runner.result, sampled)
         with hold:
-            burst = watch.time("burst", runner.burst, several)
-        jax.block_until_ready(burst.sampled.tokens)
+            drawn = watch.time("multi_step", runner.run, several)
+        jax.block_until_ready(drawn.sampled.tokens)
     return {part: found[_WARM:] for part, found in watch.times.items()}
 
 
@@ -168,13 +168,14 @@ class Hold:
         self._runner, self._go = runner, threading.Event()
         place = jax.sharding.PartitionSpec()
         waiting = jax.shard_map(
-            self._wait_on_device, mesh=runner.model.mesh, in_specs=place, out_specs=place, check_vma=False
+            self._wait_on_device, mesh=runner.stages[0].model.mesh, in_specs=place, out_specs=place, check_vma=False
         )
-        self._program = jax.jit(waiting, donate_argnums=0).lower(runner._tables).compile()
+        self._program = jax.jit(waiting, donate_argnums=0).lower(runner.stages[0].slots.tables).compile()
 
     def __enter__(self) -> None:
         self._go.clear()
-        self._runner._tables = self._program(self._runner._tables)
+        stage = self._runner.stages[0]
+        stage.slots = stage.slots._replace(tables=self._program(stage.slots.tables))
         time.sleep(0.002)  # until every device has begun to wait
 
     def __exit__(self, *_: object) -> None:

@@ -86,7 +86,7 @@ def measured_share(copies: int | None, steps: int) -> dict[str, Any]:
     shapes = EngineShapes(SEQUENCES, 64, SEQUENCES, 256, 16, (KVGroup(None, 16 * SEQUENCES),), VOCABULARY)
     runner = JaxRunner(model, shapes)
     if copies is not None:
-        runner._moves = ExpertMoves(model, runner._load, steps)
+        runner.stages[0]._moves = ExpertMoves(model, runner.stages[0]._load, steps)
     runner.warm_up(lazy=True)
     info = ModelInfo("random", 256, VOCABULARY, 1, 16, shapes.groups[0].num_blocks)
     core = EngineCore(runner, info, scheduler=SchedulerConfig(max_num_seqs=SEQUENCES), eos_ids=())
@@ -101,10 +101,10 @@ def measured_share(copies: int | None, steps: int) -> dict[str, Any]:
 
 
 def _share(core: Any, runner: "JaxRunner", steps: int) -> float:
-    first = np.asarray(runner._load.dispatched)
+    first = np.asarray(runner.stages[0]._load.dispatched)
     for _ in range(steps):
         core.step()
-    counts = (np.asarray(runner._load.dispatched) - first).reshape(LAYERS, DEVICES, -1).sum(axis=2)
+    counts = (np.asarray(runner.stages[0]._load.dispatched) - first).reshape(LAYERS, DEVICES, -1).sum(axis=2)
     return float(np.mean(counts.max(axis=1) / counts.sum(axis=1)))
 
 

@@ -77,13 +77,8 @@ class TimedRunner(SimulatedRunner):
     dispatched = 0.0
     device_seconds = 0.0
 
-    def sample(self, step, begun):
-        handle = super().sample(step, begun)
-        self.dispatched = time.perf_counter()
-        return handle
-
-    def burst(self, step):
-        handle = super().burst(step)
+    def finish(self, step, begun, counts):
+        handle = super().finish(step, begun, counts)
         self.dispatched = time.perf_counter()
         return handle
 

@@ -23,7 +23,7 @@ from benchmarks.call_stream import SHAPES, make_step
 from benchmarks.overlap_parts.device import ChattyRunner, bare_rate, engine_rate, fill, make_core, make_runner
 from benchmarks.report import write_json
 from jaxinfer.engine.device.call_stream import CallWriter
-from jaxinfer.engine.device.calls import Forward
+from jaxinfer.engine.device.calls import Start
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.engine.device.leader import LeadingRunner
 from jaxinfer.engine.device.runner import Runner
@@ -84,7 +84,7 @@ def time_steps(num_hosts: int, num_steps: int) -> Row:
         leader.serve()
         for number in range(num_steps):
             began = time.process_time()
-            message = writer.write(Forward(step))
+            message = writer.write(Start(step))
             start = time.perf_counter()
             leader.send(message)
             sends.append((time.perf_counter() - start) * 1e6)

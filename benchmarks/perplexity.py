@@ -85,9 +85,9 @@ def measure(quantization: str, kv_cache_dtype: str, documents: list[Document], d
                 of_answers += of_all[-1:] if said else []
     runner = llm.engine.runner
     assert isinstance(runner, JaxRunner)
-    held = {id(array): array.nbytes for array in (*runner.model.weights, *runner.model.head)}
+    held = {id(array): array.nbytes for array in (*runner.stages[0].model.weights, *runner.stages[0].model.head)}
     perplexities = math.exp(-mean(of_answers)), math.exp(-mean(of_all))
-    kept = sum(block_bytes(runner.model, group, 1) for group in range(len(runner.kv)))
+    kept = sum(block_bytes(runner.stages[0].model, group, 1) for group in range(len(runner.stages[0].kv)))
     return Row(quantization, kv_cache_dtype, *perplexities, sum(held.values()), kept)
 
 

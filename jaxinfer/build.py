@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from jaxinfer.parallel.layer_split import Spans
     from jaxinfer.runner.compile_cache import CompileCache
     from jaxinfer.runner.jax_runner import JaxRunner
-    from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
     from jaxinfer.runner.pipeline.stage import StagedModel
     from jaxinfer.runner.xla_options import Options
 
@@ -181,7 +180,7 @@ def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | N
 class _Made(NamedTuple):
     """Parts of an engine that every host has."""
 
-    runner: "JaxRunner | PipelineRunner"
+    runner: "JaxRunner"
     model: "StagedModel"
     info: ModelInfo
     folder: Path
@@ -310,16 +309,13 @@ def _backend_of_team(config: EngineConfig, team: Team) -> AttentionBackend:
 
 def _runner(
     config: EngineConfig, model: "StagedModel", shapes: EngineShapes, cache: "CompileCache | None", options: "Options"
-) -> "JaxRunner | PipelineRunner":
+) -> "JaxRunner":
     from jaxinfer.runner.jax_runner import JaxRunner
-    from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
     from jaxinfer.runner.program_store import open_store
 
     every = config.parallel.expert_placement_steps
     stores = [open_store(cache, part, shapes, options) for part in model.parts]
-    if shapes.stages > 1:
-        return PipelineRunner(model, shapes, options=options, stores=stores, expert_placement_steps=every)
-    return JaxRunner(model.parts[0], shapes, options=options, store=stores[0], expert_placement_steps=every)
+    return JaxRunner(model, shapes, options=options, stores=stores, expert_placement_steps=every)
 
 
 def _place(mesh: MeshConfig, model: "StagedModel", spans: "Spans") -> str:

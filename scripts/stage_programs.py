@@ -20,11 +20,10 @@ from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import AXES
 from jaxinfer.plan.stand_in import attends, stand_in
+from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.spans import layer_spans
 from jaxinfer.runner.pipeline.stage import Stage, stages_of
-from jaxinfer.runner.pipeline.stage_forward import StageForwarded
-from jaxinfer.runner.pipeline.stage_table import StageTable
-from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.program_table import Name, ProgramTable
 from jaxinfer.runner.programs import Programs
 
 
@@ -87,7 +86,7 @@ def _programs(
     of_mesh = np.array(devices[: mesh.size]).reshape(mesh.shape)
     own = list(of_mesh.take(stage.number, axis=AXES.index("stage")).flat)
     model = stand_in(part, DTYPE, mesh.of_stage, own, platform, shapes.block_size, backend)
-    return Programs(model, stage.shapes(shapes), table=StageTable(model, shapes, stage)), model.mesh
+    return Programs(model, stage.shapes(shapes), table=ProgramTable(model, shapes, stage)), model.mesh
 
 
 def _lower(
@@ -106,7 +105,7 @@ def _lower(
     return Lowering(lowered, made.options)
 
 
-def check_handed(out: StageForwarded, stage: Stage, shape: tuple[int, int]) -> None:
+def check_handed(out: Forward, stage: Stage, shape: tuple[int, int]) -> None:
     """Raises ValueError where a stage that is not the last gives the next anything but hidden states of this shape: a
     row each of the step's tokens. Its KV blocks, block tables and load of experts stay on its devices."""
     if stage.is_last:

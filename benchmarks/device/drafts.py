@@ -90,7 +90,7 @@ def _accepting(rate: float) -> Iterator[None]:
 def _steps(context: Context, runner: JaxRunner, rows: int) -> dict[str, Any]:
     """Programs alone: a plain step and one that drafts, and the bytes of the second: weights of the model once, and of
     what drafts for it as often as it runs."""
-    form, rig, model = context.form, Rig(runner), runner.model
+    form, rig, model = context.form, Rig(runner), runner.stages[0].model
     assert model.draft is not None
     plain = median(rig.decode_seconds(rows, form.context, form.steps, form.repeats))
     drafting = median(rig.drafting_seconds(rows, form.context, form.steps, form.repeats))

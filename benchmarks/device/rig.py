@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.device.in_flight import InFlightSteps
-from jaxinfer.engine.step.packed import PackedForward, PackedStep
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
@@ -49,7 +49,6 @@ def rig_runner(model: LoadedModel, shapes: EngineShapes, cache: Path | None = No
 
 
 def _programs(step: PackedStep) -> Iterator[Name]:
-    assert isinstance(step, PackedForward)
     yield step.kind.value, step.bucket
     yield "sample", step.scored_bucket
 
@@ -67,7 +66,7 @@ class Rig:
         steps = [Packer(self._runner.shapes).pack(plan) for plan in plans]
         names = {("admit", 0), *(name for step in steps for name in _programs(step))}
         with ThreadPoolExecutor() as pool:
-            list(pool.map(self._runner.programs.__getitem__, names))
+            list(pool.map(self._runner.stages[0].programs.__getitem__, names))
 
     def decode_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
         """Seconds a step of `rows` greedy rows, from `context` tokens a row on; an entry a timed run of `steps`.
@@ -84,7 +83,7 @@ class Rig:
 
     def drafting_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
         """Measure steps that draft, with as many drafts a row as the runner's shapes allow."""
-        most = np.full(rows, self._runner.shapes.burst, np.int32)
+        most = np.full(rows, self._runner.shapes.row_tokens, np.int32)
         plan = self._decode_plan(rows)._replace(kind=StepKind.SPECULATE, samples=most)
 
         def run() -> Any:

@@ -31,7 +31,7 @@ def measure(context: Context) -> None:
     shapes = rig_shapes(config, rows=rows, tokens=tokens, length=length, block_size=default_block_size())
     weights_seconds = round(time.perf_counter() - start, 2)
     runner = rig_runner(model, shapes, context.work)
-    attention = [backend.name for backend in runner.model.backends]
+    attention = [backend.name for backend in runner.stages[0].model.backends]
     context.save(weights_seconds=weights_seconds, layout=options["layout"], model=_name(config), attention=attention)
     rig, found = Rig(runner), []
     begun = time.perf_counter()

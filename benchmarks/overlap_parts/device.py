@@ -7,10 +7,10 @@ import numpy as np
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.calls import Forward
+from jaxinfer.engine.device.calls import Start
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
@@ -26,11 +26,11 @@ class ChattyRunner(SimulatedRunner):
         super().__init__(shapes, step_seconds=seconds, draws=False)
         self._ids = np.random.default_rng(0).integers(20, shapes.vocab_size, 1 << 16).astype(np.int32)
         self._collected = 0
-        self.last: PackedForward | None = None
+        self.last: PackedStep | None = None
 
-    def sample(self, step: PackedForward, begun: float):
+    def finish(self, step: PackedStep, begun: float, counts: np.ndarray | None):
         self.last = step
-        return super().sample(step, begun)
+        return super().finish(step, begun, counts)
 
     def collect(self, index: int) -> StepResult:
         result = super().collect(index)
@@ -86,10 +86,10 @@ def bare_rate(core: EngineCore, steps: int, device: ChattyRunner | None = None) 
     assert isinstance(runner, ChattyRunner)
     step = runner.last
     assert step is not None
-    runner.submit(Forward(step._replace(index=0)))
+    runner.submit(Start(step._replace(index=0)))
     tokens, start = 0, time.perf_counter()
     for index in range(steps):
-        runner.submit(Forward(step._replace(index=index + 1)))
+        runner.submit(Start(step._replace(index=index + 1)))
         tokens += len(runner.collect(index).tokens)
     seconds = time.perf_counter() - start
     runner.collect(steps)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from jaxinfer import LLM, SamplingParams
-from jaxinfer.engine.device.calls import Call, Forward, sampled_by
+from jaxinfer.engine.device.calls import Call, Start, sampled_by
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.text.request_output import OutputCollector
 
@@ -110,7 +110,7 @@ class _Recorder:
         self.mark = now
 
     def submit(self, call: Call) -> None:
-        if isinstance(call, Forward):
+        if isinstance(call, Start):
             self.lap("schedule")
         self._runner.submit(call)
         if (index := sampled_by(call)) is not None:

@@ -10,7 +10,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.calls import InitSlots, SetMasks, Write
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
@@ -45,17 +45,17 @@ class LegalRunner(SimulatedRunner):
             case _:
                 super().write(call)
 
-    def sample(self, step: PackedForward, begun: float):
+    def finish(self, step: PackedStep, begun: float, counts: np.ndarray | None):
         """Draws from the masks as they are now."""
         self._drawn.append(self._draw(self._sampling_slots(step)))
-        return super().sample(step, begun)
+        return super().finish(step, begun, counts)
 
     def collect(self, index: int) -> StepResult:
         """Return the step's result with the tokens that were drawn."""
         result, tokens = super().collect(index), self._drawn.pop(0)
         return result._replace(tokens=tokens[: len(result.tokens), None])
 
-    def _sampling_slots(self, step: PackedForward) -> np.ndarray:
+    def _sampling_slots(self, step: PackedStep) -> np.ndarray:
         """Return the sampling slots of rows, in order; rows that draw nothing get a token, too, which nobody reads."""
         layout = self._layouts_of.decode if step.kind is StepKind.DECODE else self._layouts_of.mixed
         return layout(step.bucket).views(step.array)["slots"][: step.num_rows]

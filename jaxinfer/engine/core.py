@@ -272,7 +272,7 @@ class EngineCore:
     ) -> np.ndarray:
         """Has these rows of a plan, whose forward pass is under way, draw what their sequences may say. read: of
         `BeforeSampling`, as what is returned."""
-        counts = np.full(plan.num_rows, self.runner.shapes.burst - 1, np.int32)
+        counts = np.full(plan.num_rows, self.runner.shapes.row_tokens - 1, np.int32)
         counts[rows] = 0
         held = self._held(plan, rows, outputs)
         if len(held) and read is None:
@@ -304,7 +304,9 @@ class EngineCore:
             # What is forced beyond the next step's tokens is computed at once, by a plain step.
             runs = _forced_runs(sequences, matchers, errors.keys())
             long = [
-                run for run in self._fast_forward.worthwhile(runs) if len(run.tokens) > 2 * self.runner.shapes.burst
+                run
+                for run in self._fast_forward.worthwhile(runs)
+                if len(run.tokens) > 2 * self.runner.shapes.row_tokens
             ]
             self.scheduler.state.table.plain_next[[run.sequence.slot for run in long]] = True
         for number, error in errors.items():

@@ -8,7 +8,7 @@ from jaxinfer.engine.constraint import Matcher, MatcherError
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import BURSTS, LogprobArrays, StepKind, StepPlan, StepResult
+from jaxinfer.engine.step.plan import MULTI_TOKEN, LogprobArrays, StepKind, StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
 _NOT_FINITE = "the model's logits are not finite"
@@ -185,7 +185,7 @@ def _delta(
     logprobs = None
     if result.logprobs is not None and tokens and sequence.params.logprobs is not None:
         first = int(plan.last_scored[row])
-        places = [first] if plan.kind not in BURSTS else [(row, step) for step in range(len(tokens))]
+        places = [first] if plan.kind not in MULTI_TOKEN else [(row, step) for step in range(len(tokens))]
         asked = sequence.params.logprobs
         logprobs = [
             _read_logprobs(result.logprobs, at, token, asked) for at, token in zip(places, tokens, strict=False)

@@ -112,5 +112,5 @@ def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
 
 def _packed_size(shapes: EngineShapes, kind: str, size: int) -> int:
     layouts: Any = Layouts(shapes)
-    kind = "burst" if kind in ("multi_step", "speculate") else kind
+    kind = "multi_token" if kind in ("multi_step", "speculate") else kind
     return (getattr(layouts, kind) if kind in ("admit", "copies") else getattr(layouts, kind)(size)).size

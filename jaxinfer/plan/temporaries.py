@@ -50,7 +50,7 @@ def _checked(shapes: EngineShapes) -> int:
     """Positions that a step with drafts samples at once."""
     if shapes.drafting is None:
         return 0
-    return min(shapes.max_num_seqs, max(SAMPLED_AT_ONCE // shapes.burst, 1)) * shapes.burst
+    return min(shapes.max_num_seqs, max(SAMPLED_AT_ONCE // shapes.row_tokens, 1)) * shapes.row_tokens
 
 
 def sample_temporaries(config: DecoderConfig, mesh: MeshConfig, scored: int, platform: str) -> int:

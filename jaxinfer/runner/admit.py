@@ -18,30 +18,21 @@ def admit(
     model: LoadedModel,
     layout: Layout,
     groups: Sequence[int],
-    state: SlotState,
-    params: jax.Array,
+    state: SlotState | None,
+    params: jax.Array | None,
     tables: Tables,
     packed: jax.Array,
-) -> tuple[SlotState, jax.Array, Tables]:
-    """One call of `admit`; state, params and tables are donated. groups: of which of the engine's KV groups the tables
-    are. packed: int32 [layout.size]."""
-    view = layout.views(packed)
-    slots = view["slot"]
-    newest, tables = admit_tables(layout, groups, state.newest, tables, packed)
-    assert newest is not None
-    state = state._replace(newest=newest, counts=_admit_counts(model, state.counts, view))
-    return state, params.at[slots].set(view["params"]), tables
-
-
-def admit_tables(
-    layout: Layout, groups: Sequence[int], newest: jax.Array | None, tables: Tables, packed: jax.Array
-) -> tuple[jax.Array | None, Tables]:
-    """Return newest tokens and block tables with those of admitted slots, for a pipeline stage that draws no tokens.
-    newest: as in `SlotState`; None if the stage does not read tokens, either."""
+) -> tuple[SlotState | None, jax.Array | None, Tables]:
+    """One call of `admit`; state, params and tables are donated, and None as in `Slots`. groups: of which of the
+    engine's KV groups the tables are. packed: int32 [layout.size]."""
     view = layout.views(packed)
     slots, rows = view["slot"], view["tables"]
     tables = tuple(table.at[slots].set(rows[group]) for table, group in zip(tables, groups, strict=True))
-    return None if newest is None else newest.at[slots].set(view["newest"]), tables
+    if state is not None:
+        newest = state.newest.at[slots].set(view["newest"])
+        counts = None if state.counts is None else _admit_counts(model, state.counts, view)
+        state = state._replace(newest=newest, counts=counts)
+    return state, None if params is None else params.at[slots].set(view["params"]), tables
 
 
 def _admit_counts(model: LoadedModel, counts: jax.Array, view: dict[str, jax.Array]) -> jax.Array:

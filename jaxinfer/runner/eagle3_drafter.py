@@ -78,7 +78,7 @@ class Eagle3Drafter:
         their features are kept.
         """
         assert state.history is not None
-        width = self._shapes.burst
+        width = self._shapes.row_tokens
         kept = jnp.minimum(self.features.kept(kv, rows.slots, rows.length, state.history), self._kept - 1)
         count = jnp.where(rows.open, jnp.minimum(kept, rows.unread + width - READ_AGAIN), 0)
         passes = most_of_shards(self._target.mesh, jnp.max(-(-count // width)))
@@ -104,7 +104,7 @@ class Eagle3Drafter:
         """Return the head's hidden state at the last of `count` positions, at most K + 1, from `start` on, and kv.
         start, count: int32 [R]."""
         assert state.history is not None
-        width = self._shapes.burst
+        width = self._shapes.row_tokens
         features = self.features.at(kv, rows.slots, start, width)
         after = jnp.clip(start[:, None] + 1 + jnp.arange(width), 0, self._shapes.max_model_len - 1)
         step = short_rows(state.history[rows.slots[:, None], after], start, count, tables)

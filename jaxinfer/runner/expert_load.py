@@ -43,8 +43,9 @@ class ExpertLoad:
     # NOTE: programs do not donate the counts: a thread that reads them would find its array gone. A copy in each step
     # costs less than starting one when somebody reads; 48 layers of 128 experts are 24 KiB.
 
-    def __init__(self, model: LoadedModel):
-        self._shape = load_shape(model)
+    def __init__(self, model: LoadedModel, counts: bool = True):
+        """counts: False where the model's devices are all of other processes: nothing is counted."""
+        self._shape = load_shape(model) if counts else None
         self._sharding = NamedSharding(model.mesh, PartitionSpec())
         self._devices = model.expert_devices
         self._lock = threading.Lock()

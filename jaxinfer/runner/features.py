@@ -25,7 +25,7 @@ blocks, which costs drafts alone."""
 
 def ring_size(shapes: EngineShapes) -> int:
     """Positions of a slot whose features are kept: of a row's newest token and its drafts, and a few more."""
-    return shapes.burst + _PLAIN_STEPS
+    return shapes.row_tokens + _PLAIN_STEPS
 
 
 def feature_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,9 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.features import FeatureStore
 from jaxinfer.runner.group_attention import group_attention
-from jaxinfer.runner.state import Newest, unpack_newest
+from jaxinfer.runner.pipeline.begun_rows import Begun, Given, begin_of
+from jaxinfer.runner.pipeline.stage import Stage, whole_stage
+from jaxinfer.runner.state import SlotState
 
 Arrays = tuple[jax.Array, ...]
 
@@ -54,13 +56,16 @@ class Forward(NamedTuple):
     stage that is not the last, hidden is [T, d], not normed, and `scored` is None.
 
     scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.run` has it; None for a model without experts.
+    state, rows: as in `Begun`; state is donated then.
     """
 
     kv: Arrays
     tables: Arrays
     load: jax.Array | None
     hidden: jax.Array
-    scored: jax.Array | None
+    scored: jax.Array | None = None
+    state: SlotState | None = None
+    rows: jax.Array | None = None
 
 
 class Step(NamedTuple):
@@ -96,10 +101,11 @@ that drafts reads the model's hidden states."""
 
 
 class ForwardPrograms:
-    """The two families of forward of one model: decode by rows, mixed by tokens.
+    """The two families of forward of one model, or of a stage of one: decode by rows, mixed by tokens.
 
     follow: what reads the tokens of mixed steps after the model. features: where hidden states of other steps are kept
-    for what drafts. weights and kv of the methods: those of the model, after which may come those of others.
+    for what drafts. stage: None: the model is whole. weights and kv of the methods: those of the model, after which may
+    come those of others.
     """
 
     def __init__(
@@ -109,12 +115,15 @@ class ForwardPrograms:
         layouts: Layouts,
         follow: Follow | None = None,
         features: FeatureStore | None = None,
+        stage: Stage | None = None,
     ):
         self._model = model
         self._shapes = shapes
         self._layouts = layouts
         self._follow = follow
         self._features = features
+        self._stage = stage or whole_stage(shapes)
+        self._begin = begin_of(self._stage, shapes.drafting is not None)
 
     def decode(
         self,
@@ -122,40 +131,43 @@ class ForwardPrograms:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: jax.Array,
-        history: None,
+        state: SlotState | None,
+        given: Given,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
-        """One token a row, which with its position comes from slot state. newest: as in `SlotState`; read here, donated
-        by `sample`."""
+        """One token a row, which with its position comes from slot state, or from another stage. state: what
+        `ProgramTable.read_state` has."""
         view = self._layouts.decode(rows).views(packed)
-        tables = updated_tables(tables, view)
-        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, unpack_newest(newest), load, view["slots"])
-        return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
+        tables = updated_tables(tables, view, self._stage.groups)
+        begun = self._begin(state, given, view)
+        own = (begun.start, begun.tokens)
+        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, *own, load, view["slots"])
+        return self._finish(weights, Forward(kv, tables, load, hidden), scored, begun)
 
     def decode_rows(
         self,
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: Newest,
+        start: jax.Array,
+        tokens: jax.Array,
         load: jax.Array | None,
         slots: jax.Array,
     ) -> tuple[jax.Array, Arrays, jax.Array | None, Scored]:
         """The newest token of each of `slots`, int32 [rows]: hidden states [rows, d], kv, the load of experts, and
-        what is drawn from them.
+        what is drawn from them. start, tokens: as in `Begun`.
 
         Rows of the scratch slot compute nothing and draw nothing.
         """
-        step = self.single(tables, slots, newest.length[slots], newest.last_token[slots])
+        step = self.single(tables, slots, start, tokens)
         hidden, kv, load, tapped = self.layers(weights, kv, load, step)
         if self._features is not None:
             kv = self._features.keep(weights, kv, slots, step.positions, step.tokens[:, None], tapped)
         return hidden, kv, load, drawn(slots, step)
 
     def single(self, tables: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array) -> Step:
-        """A step of one token a row, int32 [rows] each: position and token. tables: of all slots."""
+        """A step of one token a row: its position, int32 [rows], and the token, as in `Begun`. tables: of all slots."""
         rows = len(slots)
         real = slots != self._shapes.scratch_slot
         positions = jnp.where(real, start, 0)
@@ -176,26 +188,26 @@ class ForwardPrograms:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: jax.Array,
-        history: jax.Array | None,
+        state: SlotState | None,
+        given: Given,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
-        """Rows of any length; the first `num_decode` have one token, from slot state. history: as in `SlotState`, where
+        """Rows of any length; the first `num_decode` have one token, as those of `decode`. state: with history, where
         what drafts reads the model's hidden states."""
         view = self._layouts.mixed(tokens).views(packed)
-        tables = updated_tables(tables, view)
-        slots, own = view["slots"], unpack_newest(newest)
-        held = jnp.arange(len(slots)) < view["num_decode"]
-        step = self.unpack(view, tables, jnp.where(held, own.length[slots], view["starts"]), own.last_token[slots])
+        tables = updated_tables(tables, view, self._stage.groups)
+        begun = self._begin(state, given, view)
+        step = self._unpack(view, tables, begun)
         hidden, kv, load, tapped = self.layers(weights, kv, load, step)
         if self._follow is not None:
-            rows = None if history is None else self._mixed_rows(view, step, history, tapped)
-            kv = self._follow(weights, kv, step, rows)
-        hidden, scored = self.scored(view, step, hidden)
-        return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
+            kv = self._follow(weights, kv, step, self._mixed_rows(view, step, state, tapped))
+        scored = None
+        if self._stage.is_last:
+            hidden, scored = self._scored(view, step, hidden)
+        return self._finish(weights, Forward(kv, tables, load, hidden), scored, begun)
 
-    def scored(self, view: dict[str, jax.Array], step: Step, hidden: jax.Array) -> tuple[jax.Array, Scored]:
+    def _scored(self, view: dict[str, jax.Array], step: Step, hidden: jax.Array) -> tuple[jax.Array, Scored]:
         """Return the hidden states of a mixed step's scored positions, and their `Scored`."""
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
@@ -207,18 +219,18 @@ class ForwardPrograms:
             draws=view["draws"],
         )
 
-    def unpack(self, view: dict[str, jax.Array], tables: Arrays, start: jax.Array, newest: jax.Array) -> Step:
-        """A mixed step. start, newest: int32 [R], of each row its first position and its newest token, which is its
-        one token where the device holds that."""
-        slots, count = view["slots"], view["counts"]
+    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, begun: Begun) -> Step:
+        """A mixed step. A row's newest token is its one token where the device holds that."""
+        slots, count, start = view["slots"], view["counts"], begun.start
         held = jnp.arange(len(slots)) < view["num_decode"]
         ends = jnp.cumsum(count)
         offset = ends - count
         token = jnp.arange(len(view["tokens"]), dtype=jnp.int32)
         row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
         real = token < ends[-1]
+        is_first = self._stage.is_first
         return Step(
-            tokens=jnp.where(real & held[row], newest[row], view["tokens"]),
+            tokens=jnp.where(real & held[row], begun.tokens[row], view["tokens"]) if is_first else begun.tokens,
             positions=jnp.where(real, start[row] + token - offset[row], 0),
             tables=tuple(table[slots] for table in tables),
             start=start,
@@ -228,7 +240,13 @@ class ForwardPrograms:
             real=real,
         )
 
-    def _mixed_rows(self, view: dict[str, jax.Array], step: Step, history: jax.Array, tapped: Arrays) -> MixedRows:
+    def _mixed_rows(
+        self, view: dict[str, jax.Array], step: Step, state: SlotState | None, tapped: Arrays
+    ) -> MixedRows | None:
+        if not self._model.taps:
+            return None
+        history = None if state is None else state.history
+        assert history is not None
         slots, ends = view["slots"], step.offset + step.count
         token = jnp.arange(len(step.tokens), dtype=jnp.int32)
         row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
@@ -272,12 +290,13 @@ class ForwardPrograms:
         """Hidden states as the head takes them."""
         return self._build(weights).final_norm(hidden)
 
-    def finish(self, weights: Arrays, hidden: jax.Array, scored: Scored, **kept: Any) -> Forward:
-        """kept: fields of Forward that go out as they are."""
-        missing = self._shapes.max_scored - hidden.shape[0]
-        hidden = self.normed(weights, hidden)
-        hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
-        return Forward(hidden=hidden, scored=scored.padded(missing, self._shapes.scratch_slot).packed(), **kept)
+    def _finish(self, weights: Arrays, out: Forward, scored: Scored | None, begun: Begun) -> Forward:
+        """Norms and pads what the last stage has scored; adds what the first tells of its rows."""
+        if not self._stage.is_last or scored is None:
+            return out._replace(state=begun.state, rows=begun.rows)
+        missing = self._shapes.max_scored - out.hidden.shape[0]
+        hidden = jnp.pad(self.normed(weights, out.hidden), ((0, missing), (0, 0)))
+        return out._replace(hidden=hidden, scored=scored.padded(missing, self._shapes.scratch_slot).packed())
 
 
 def drawn(slots: jax.Array, step: Step) -> Scored:
@@ -304,12 +323,12 @@ def short_rows(tokens: jax.Array, start: jax.Array, count: jax.Array, tables: Ar
     )
 
 
-def updated_tables(tables: Arrays, view: dict[str, jax.Array], groups: Sequence[int] | None = None) -> Arrays:
-    """Block tables with the step's new entries. groups: of which of the engine's KV groups they are; None: of all."""
+def updated_tables(tables: Arrays, view: dict[str, jax.Array], groups: Sequence[int]) -> Arrays:
+    """Block tables with the step's new entries. groups: of which of the engine's KV groups they are."""
     updates = view["updates"]
     return tuple(
         table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
-        for group, table in zip(range(len(tables)) if groups is None else groups, tables, strict=True)
+        for group, table in zip(groups, tables, strict=True)
     )
 
 

@@ -1,8 +1,7 @@
-"""JaxRunner: runs steps on the device."""
+"""JaxRunner: runs steps on the device, or through the stages of a pipeline."""
 
 import time
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,105 +9,94 @@ import numpy as np
 
 from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
 from jaxinfer.engine.device.device_runner import DeviceRunner
-from jaxinfer.engine.device.runner import Drafts, LatePrograms, RunnerStatus
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward
+from jaxinfer.engine.device.runner import Drafts, ExpertTokens, LatePrograms, RunnerStatus
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.packing import Packer
-from jaxinfer.engine.step.plan import StepKind, StepResult
+from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
-from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
-from jaxinfer.runner.expert_moves import expert_moves
-from jaxinfer.runner.multi_step import Burst
+from jaxinfer.runner.expert_load import StepLoad
+from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.begun_rows import Passed
+from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
+from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.pipeline.stage_device import StageDevice
 from jaxinfer.runner.program_store import ProgramStore
-from jaxinfer.runner.programs import CompileProgress, MakingSeconds, Programs
-from jaxinfer.runner.results import BurstStep, SampledStep, drop, memory_of
-from jaxinfer.runner.sample import SampledArrays
-from jaxinfer.runner.speculate import Accepted, Drafted
+from jaxinfer.runner.programs import CompileProgress, MakingSeconds
+from jaxinfer.runner.results import SampledStep, is_here, memory_of
+from jaxinfer.runner.speculate import Drafted
 from jaxinfer.runner.xla_options import Options
-from jaxinfer.runner.zeros import compiled_kv, compiled_slots
 
 _LONG_RUN = 0.2
 """Seconds."""
 
 
 class Forwarded(NamedTuple):
-    """A forward pass in flight: what `sample` reads of it."""
+    """A forward pass in flight: what the last stage gives, what the last one here gives, and each stage's load of
+    experts. drafted: of a step that drafts packed `Drafted`, of the first stage; at_last: and of the last."""
 
-    hidden: jax.Array
-    scored: jax.Array
-    load: StepLoad
+    last: Forward
+    here: jax.Array
+    loads: tuple[StepLoad, ...]
+    drafted: jax.Array | None = None
+    at_last: jax.Array | None = None
 
 
 class StepInFlight(NamedTuple):
-    """A step in flight, and the load of experts after it."""
+    """A step in flight, and the loads of experts after it."""
 
     sampled: SampledStep
-    load: StepLoad
-
-
-class BurstInFlight(NamedTuple):
-    """Several tokens a row in flight, and the load of experts after it."""
-
-    sampled: BurstStep
-    load: StepLoad
-
-
-class DraftedStep(NamedTuple):
-    """Drafts, and a forward pass over them, in flight. drafted: a packed `Drafted`."""
-
-    drafted: jax.Array
-    hidden: jax.Array
-    load: StepLoad
+    loads: tuple[StepLoad, ...]
 
 
 class JaxRunner(DeviceRunner):
-    """Weights, KV blocks and slot state of one engine, and the programs over them.
+    """The stages of one engine, of which there is one unless its model is a pipeline.
 
-    Everything on the device is updated by donation; steps run in the order of dispatch.
+    Steps run in the order of dispatch. A step is dispatched to all stages at once; each computes it when the one before
+    has handed over its hidden states. Drawn tokens return to the first stage on the devices.
     """
 
     def __init__(
         self,
-        model: LoadedModel,
+        model: LoadedModel | StagedModel,
         shapes: EngineShapes,
         *,
         options: Options | None = None,
-        store: ProgramStore | None = None,
+        stores: Sequence[ProgramStore | None] | None = None,
         expert_placement_steps: int = 0,
     ):
+        """stores: of each stage's programs."""
         super().__init__()
+        model = StagedModel((model,)) if isinstance(model, LoadedModel) else model
         self.shapes = shapes
-        self.model = model
-        self.programs = Programs(model, shapes, options, store)
-        self._make_slots = compiled_slots(model, shapes)
-        self._make_kv = compiled_kv(model, shapes)
-        self._state, self._params, self._masks, self._tables = self._make_slots()
-        self._load = ExpertLoad(model)
-        self._moves = expert_moves(model, self._load, expert_placement_steps)
+        every = zip(model.parts, model.stages, stores or [None] * len(model.parts), strict=True)
+        self.stages = tuple(
+            StageDevice(part, shapes, stage, options, store, expert_placement_steps) for part, stage, store in every
+        )
+        self._first, self._last = self.stages[0], self.stages[-1]
+        # Where stages are on several hosts, results come to the first, which is that of the scheduler.
+        self._reader = self._first if len(model.processes) > 1 and len(self.stages) > 1 else None
+        self._newest = NewestTokens(self._first.nothing_given(), len(self.stages))
         self._compiles_at_ready = 0
         self.step_seconds: dict[tuple[StepKind, int], float] = {}
-
-    @cached_property
-    def kv(self) -> tuple[jax.Array, ...]:
-        """Blocks of every group, and features. Made when first used: compiling for a GPU tries products out, and needs
-        room."""
-        return self._make_kv()
 
     @property
     def compiling(self) -> bool:
         """True while a program is made in the midst of a step (`lazy_compile`)."""
-        return self.programs.compiling
+        return any(stage.programs.compiling for stage in self.stages)
 
     @property
     def late_programs(self) -> LatePrograms:
         """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
-        return self.programs.late
+        late = [stage.programs.late for stage in self.stages]
+        return LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late))
 
     @property
     def making_seconds(self) -> MakingSeconds:
-        """Seconds that making its programs took: tracing, and all together."""
-        return self.programs.seconds
+        """Seconds that making the programs of all stages took: tracing, and all together."""
+        each = [stage.programs.seconds for stage in self.stages]
+        return MakingSeconds(sum(one.tracing for one in each), sum(one.total for one in each))
 
     def warm_up(
         self,
@@ -120,149 +108,165 @@ class JaxRunner(DeviceRunner):
         """Compiles every program and runs each once, so that nothing is left to do when requests come. compiled: is
         called in between, where hosts wait for each other."""
         if not lazy:
-            self.programs.compile_all(progress)
+            self._compile_all(progress)
         compiled()
         if not lazy:
             self._run_all()
-            if self._moves is not None:
-                self.model = self._moves.warm_up(self.model)
+            for stage in self.stages:
+                stage.warm_up_moves()
         self._compiles_at_ready = compile_counter.count
 
+    def _compile_all(self, progress: CompileProgress | None) -> None:
+        total, before = sum(len(stage.programs.names) for stage in self.stages), 0
+        for stage in self.stages:
+            several = progress is not None and len(self.stages) > 1
+            told = _of_stage(progress, stage.stage.number, before, total) if progress and several else progress
+            stage.programs.compile_all(told)
+            before += len(stage.programs.names)
+
     def write(self, call: Write) -> None:
-        match call:
-            case InitSlots(packed):
-                program = self.programs["admit", 0]
-                self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
-            case SetHistory(packed):
-                self._state = self.programs["history", packed.bucket](self._state, packed.array)
-            case SetMasks(packed):
-                self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
-            case CopyBlocks(packed):
-                self.kv = self.programs["copies", 0](self.kv, packed)
+        for stage in self.stages:
+            stage.write(call)
 
-    def forward(self, step: PackedForward) -> Forwarded:
-        program, (newest, _, history) = self.programs[step.kind, step.bucket], self._state
-        decode = step.kind is StepKind.DECODE
-        weights = self.model.step_weights if decode else self.model.weights_with_draft
-        known = (newest, None if decode or not self.model.taps else history)
-        out = program(weights, self.kv, self._tables, *known, self._load.dispatched, step.array)
-        self.kv, self._tables = out.kv, out.tables
-        load = self._load.dispatch(out.load)
-        self._place_experts()
-        return Forwarded(out.hidden, out.scored, load)
+    def run(self, step: PackedStep) -> StepInFlight:
+        """Starts a step as a whole; one of MULTI_TOKEN in one program where one stage is all."""
+        if step.kind not in MULTI_TOKEN or len(self.stages) > 1:
+            return self.finish(step, self.begin(step), None)
+        out, load = self._first.multi_token(step)
+        return StepInFlight(SampledStep.begun(step, out.tokens, out.tokens, out.logprobs, out.counts), (load,))
 
-    def sample(self, step: PackedForward, begun: Forwarded) -> StepInFlight:
-        if not step.num_scored:
-            return StepInFlight(SampledStep(step, begun.hidden, None), begun.load)
-        sampled = self._sample(step.scored_bucket, begun)
-        return StepInFlight(SampledStep.begun(step, begun.hidden, sampled), begun.load)
+    def begin(self, step: PackedStep) -> Forwarded:
+        given = self._newest.after(step.needs)
+        if step.kind is not StepKind.SPECULATE:
+            out, load = self._first.forward(step, given)
+            return self._pass_on(out, load, out.rows, lambda stage, given: stage.forward(step, given))
+        drafted = self._first.draft(step, given)
+        if is_here(drafted):
+            drafted.copy_to_host_async()
+        out, load = self._first.verify(step, drafted)
+        forwarded = self._pass_on(out, load, drafted, lambda stage, given: stage.verify(step, given))
+        return forwarded._replace(drafted=drafted)
 
-    def burst(self, step: PackedBurst) -> BurstInFlight:
-        program = self.programs[step.kind, step.bucket]
-        model, state, load = self.model, (self._state, self._params), self._load.dispatched
-        weights, head = model.weights_with_draft, model.head_with_draft
-        out = program(weights, head, self.kv, self._tables, *state, load, step.array)
-        self.kv, self._tables, self._state = out.kv, out.tables, out.state
-        load = self._load.dispatch(out.load)
-        self._place_experts()
-        return self._burst_in_flight(step, out, load)
+    def _pass_on(
+        self,
+        out: Forward,
+        load: StepLoad,
+        rows: jax.Array | None,
+        forward: Callable[[StageDevice, Passed], tuple[Forward, StepLoad]],
+    ) -> Forwarded:
+        """From the first stage's part of a forward pass on: all of it, and `rows` as the last stage has them. rows: of
+        `Passed`. forward: the part of another stage."""
+        here, loads = out.hidden, [load]
+        for stage in self.stages[1:]:
+            given = stage.hand_over(Passed(out.hidden, rows))
+            rows = given.rows
+            out, load = forward(stage, given)
+            here = out.hidden if stage.is_here else here
+            loads.append(load)
+        return Forwarded(out, here, tuple(loads), at_last=rows)
 
-    def draft(self, step: PackedBurst) -> DraftedStep:
-        model, state = self.model, (self._state, self._params)
-        weights, head = model.weights_with_draft, model.head_with_draft
-        draft, verify = self.programs["draft", step.bucket], self.programs["verify", step.bucket]
-        self.kv, self._tables, drafted = draft(weights, head, self.kv, self._tables, *state, step.array)
-        drafted.copy_to_host_async()
-        out = verify(model.step_weights, self.kv, self._tables, drafted, self._load.dispatched, step.array)
-        self.kv = out.kv
-        load = self._load.dispatch(out.load)
-        self._place_experts()
-        return DraftedStep(drafted, out.hidden, load)
-
-    def drafts(self, step: PackedBurst, begun: DraftedStep) -> Drafts:
-        found: Any = Drafted.unpacked(step.of_rows(np.asarray(begun.drafted)))
+    def drafts(self, step: PackedStep, begun: Forwarded) -> Drafts:
+        found: Any = Drafted.unpacked(step.picked(np.asarray(begun.drafted)))
         return Drafts(found.drafts, found.count)
 
-    def verify(self, step: PackedBurst, begun: DraftedStep, counts: np.ndarray) -> BurstInFlight:
-        legal = step.in_rows(counts, self.shapes.shards)
-        given = (self._state, self._params, self._masks, begun.hidden, begun.drafted, step.array, legal)
-        out = self.programs["accept", step.bucket](self.model.head, *given)
-        self._state = out.state
-        return self._burst_in_flight(step, out, begun.load)
+    def finish(self, step: PackedStep, begun: Forwarded, counts: np.ndarray | None) -> StepInFlight:
+        if step.kind is StepKind.SPECULATE:
+            return self._accepted(step, begun, counts)
+        if not step.num_scored:
+            return StepInFlight(SampledStep(step, begun.here, None), begun.loads)
+        sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, begun.last))
+        return StepInFlight(SampledStep.begun(step, begun.here, *sampled), begun.loads)
 
-    def _burst_in_flight(self, step: PackedBurst, out: Burst | Accepted, load: StepLoad) -> BurstInFlight:
-        return BurstInFlight(BurstStep.begun(step, out.tokens, out.tokens, out.counts, out.logprobs), load)
+    def _accepted(self, step: PackedStep, begun: Forwarded, counts: np.ndarray | None) -> StepInFlight:
+        assert begun.at_last is not None
+        most = np.full(step.num_rows, self.shapes.row_tokens - 1, np.int32) if counts is None else counts
+        legal = step.in_rows(most, self.shapes.shards)
+        out = self._last.accept(step, begun.last.hidden, begun.at_last, legal)
+        sampled = self._returned(step.index, (out.tokens, out.logprobs, out.counts), out.back)
+        return StepInFlight(SampledStep.begun(step, begun.here, *sampled), begun.loads)
 
-    def result(self, started: StepInFlight | BurstInFlight) -> StepResult:
+    def _returned(self, step: int, results: Any, back: jax.Array | None) -> Any:
+        """Return the last stage's results where they are read. back: array for the first of several stages, to which it
+        is handed over."""
+        if back is None:
+            return results
+        if self._reader is None:
+            self._newest.add(step, self._first.hand_over(back))
+            return results
+        results, back = self._reader.hand_over((results, back))
+        self._newest.add(step, back)
+        return results
+
+    def result(self, started: StepInFlight) -> StepResult:
         result = started.sampled.result()
-        self._load.collect(started.load)
+        for stage, load in zip(self.stages, started.loads, strict=True):
+            stage.collect(load)
         return result
 
     def status(self) -> RunnerStatus:
         """A reading, as `Runner.status`."""
         return RunnerStatus(
-            tuple(map(memory_of, self.model.mesh.devices.flat)),
+            tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat),
             compile_counter.count - self._compiles_at_ready,
-            self._load.read(),
+            _joined([load for stage in self.stages if (load := stage.expert_load()) is not None]),
         )
 
-    def _place_experts(self) -> None:
-        if self._moves is not None:
-            self.model = self._moves.after_step(self.model)
-
     def reset(self) -> None:
-        """Makes blocks and slot state anew, with the programs of the first time. Raises where the device is gone.
+        """Makes blocks and slot state anew, with the programs of the first time. Raises where a device is gone.
 
-        The old arrays go first, which leaves room for the new; those that a failed step was given are gone already.
+        The old arrays of all stages go first, which leaves room for the new.
         """
-        drop((self._state, self._params, self._masks, self._tables, self.kv))
-        self._load.reset()
-        self._state, self._params, self._masks, self._tables = self._make_slots()
-        self.kv = self._make_kv()
-        jax.block_until_ready((self._state, self._params, self._masks, self._tables, self.kv))
+        self._newest.clear()
+        for stage in self.stages:
+            stage.drop()
+        for stage in self.stages:
+            stage.reset()
+        for stage in self.stages:
+            stage.wait()
 
     def close(self) -> None:
-        """Drops the device's arrays."""
-        self.kv = ()
-
-    def _sample(self, size: int, forwarded: Forwarded) -> SampledArrays:
-        program = self.programs["sample", size]
-        own = (self._state, self._params, self._masks)
-        self._state, sampled = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
-        return sampled
+        """Drops the devices' arrays."""
+        for stage in self.stages:
+            stage.close()
 
     def _run_all(self) -> None:
         """Runs every program over padding; with few sizes, forward passes over a row, too."""
         packer = Packer(self.shapes)
         self.write(InitSlots(packer.no_slots()))
         forwarded = None
-        for kind, size in self.programs.names:
+        for kind, size in self._last.table.names:
             if kind == "sample":
                 assert forwarded is not None
-                self._sample(size, forwarded).tokens.block_until_ready()
+                self._warm_sample(size, forwarded.last)
             elif kind == "masks":
                 self.write(SetMasks(packer.no_masks(size)))
             elif kind == "history":
                 self.write(SetHistory(packer.no_history(size)))
             elif kind == "copies":
                 self.write(CopyBlocks(packer.no_copies()))
-            elif kind == "draft":
-                self._run_drafts(packer, size)
-            elif kind not in ("admit", "verify", "accept"):
+            elif kind == "accept":
+                self._warm_drafts(packer, size)
+            elif kind not in ("admit", "draft", "verify"):
                 step = packer.padding(StepKind(kind), size)
-                if isinstance(step, PackedBurst):
-                    self.burst(step).sampled.tokens.block_until_ready()
+                if step.kind in MULTI_TOKEN:
+                    self.result(self.run(step))
                 else:
                     forwarded = self._warmed(step, packer)
         if self.shapes.few_sizes:
-            self._load.reset()  # of the rows that were timed
+            for stage in self.stages:
+                stage.forget_load()  # of the rows that were timed
 
-    def _run_drafts(self, packer: Packer, size: int) -> None:
-        step = packer.padding(StepKind.SPECULATE, size)
-        assert isinstance(step, PackedBurst)
-        self.verify(step, self.draft(step), np.zeros(0, np.int32)).sampled.tokens.block_until_ready()
+    def _warm_sample(self, size: int, last: Forward) -> None:
+        """Hands over what it draws, too: how arrays cross hosts is agreed when they first do."""
+        jax.block_until_ready(self._returned(0, *self._last.sample(size, last)))
+        self._newest.clear()
 
-    def _warmed(self, step: PackedForward, packer: Packer) -> Forwarded:
+    def _warm_drafts(self, packer: Packer, rows: int) -> None:
+        step = packer.padding(StepKind.SPECULATE, rows)
+        self.result(self.finish(step, self.begin(step), None))
+        self._newest.clear()
+
+    def _warmed(self, step: PackedStep, packer: Packer) -> Forwarded:
         """Runs a forward pass over padding, and notes how long one takes: a second, unless the first is so long that
         what a program does once is little of it.
 
@@ -271,18 +275,35 @@ class JaxRunner(DeviceRunner):
         """
         forwarded, seconds = self._timed(step)
         if self.shapes.few_sizes:
-            row = packer.one_row(step.kind, step.bucket)
-            assert isinstance(row, PackedForward)
-            seconds = self._timed(row)[1]
+            seconds = self._timed(packer.one_row(step.kind, step.bucket))[1]
         # Clocks differ: of several hosts each must run a program as often as the others.
         elif seconds <= _LONG_RUN or jax.process_count() > 1:
             seconds = self._timed(step)[1]
         self.step_seconds[step.kind, step.bucket] = seconds
         return forwarded
 
-    def _timed(self, step: PackedForward) -> tuple[Forwarded, float]:
+    def _timed(self, step: PackedStep) -> tuple[Forwarded, float]:
         """A forward pass, and its seconds."""
         start = time.perf_counter()
-        forwarded = self.forward(step)
-        forwarded.hidden.block_until_ready()
+        forwarded = self.begin(step)
+        forwarded.here.block_until_ready()
         return forwarded, time.perf_counter() - start
+
+
+def _of_stage(progress: CompileProgress, number: int, before: int, total: int) -> CompileProgress:
+    """Tells of the programs of a stage as of some of all."""
+
+    def tell(program: str, done: int, _: int, seconds: float, cached: bool) -> None:
+        progress(f"{program} of stage {number}", before + done, total, seconds, cached)
+
+    return tell
+
+
+def _joined(loads: Sequence[ExpertTokens]) -> ExpertTokens | None:
+    """Join the loads of all stages, one layer after another; None if there are none."""
+    if not loads:
+        return None
+    width = max(load.experts.shape[1] for load in loads)
+    experts = [np.pad(load.experts, ((0, 0), (0, width - load.experts.shape[1]))) for load in loads]
+    split = [load.devices for load in loads if load.devices is not None]
+    return ExpertTokens(np.concatenate(experts), np.concatenate(split) if split else None, sum(x.placed for x in loads))

@@ -140,7 +140,7 @@ def handed_bytes(config: DecoderConfig, shapes: EngineShapes, itemsize: int) -> 
     model. Of a step that drafts the last stage's lie there, too, until they are sampled. itemsize: of activations."""
     whole, drafts = config.embeds and config.ends, shapes.drafting is not None
     arrays = (not config.embeds) + (not config.ends) + (drafts and config.ends and not whole)
-    tokens = max(shapes.max_num_batched_tokens, shapes.max_num_seqs * shapes.burst if drafts else 0)
+    tokens = max(shapes.max_num_batched_tokens, shapes.max_num_seqs * shapes.row_tokens if drafts else 0)
     return (shapes.stages + 1) * arrays * tokens * config.hidden_size * itemsize
 
 

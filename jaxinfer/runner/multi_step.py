@@ -14,12 +14,12 @@ from jaxinfer.runner.sample import draw
 from jaxinfer.runner.state import SlotState, end_slots, stop_ids, unpack_newest
 
 
-class Burst(NamedTuple):
+class RowTokens(NamedTuple):
     """Results of `multi_step` and `speculate`: kv, tables and state are donated arguments, load is as in `Forward`.
 
-    tokens: int32 [rows, burst], of which a row's first `counts` [rows] are valid; the last of them is -1 if logits were
-    not finite. In results of `speculate` counts are [rows, 4]: tokens, drafts, drafts that were kept, and 1 if they
-    come from a prediction; and logprobs are int32 [rows, burst, LOGPROBS.size].
+    tokens: int32 [rows, row_tokens], of which a row's first `counts` [rows] are valid; the last of them is -1 if logits
+    were not finite. In results of `speculate` counts are [rows, 4]: tokens, drafts, drafts that were kept, and 1 if
+    they come from a prediction; and logprobs are int32 [rows, row_tokens, LOGPROBS.size].
     """
 
     kv: Arrays
@@ -45,7 +45,7 @@ class _Carry(NamedTuple):
     counts: jax.Array
 
 
-class BurstProgram:
+class MultiTokenProgram:
     """A program of one model by which rows may get several tokens. forward: its forward passes."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms):
@@ -55,7 +55,7 @@ class BurstProgram:
         self._forward = forward
 
 
-class MultiStepProgram(BurstProgram):
+class MultiStepProgram(MultiTokenProgram):
     """Decode steps in a loop on the device: what `forward` and `sample` do, one after another."""
 
     def __call__(
@@ -69,19 +69,21 @@ class MultiStepProgram(BurstProgram):
         params: jax.Array,
         load: jax.Array | None,
         packed: jax.Array,
-    ) -> Burst:
+    ) -> RowTokens:
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite.
 
         One that a step before has ended already makes nothing: its `remaining` is 0.
         """
-        view = self._layouts.burst(rows).views(packed)
-        tables = updated_tables(tables, view)
+        view = self._layouts.multi_token(rows).views(packed)
+        tables = updated_tables(tables, view, range(len(tables)))
         slots, most, scratch = view["slots"], view["counts"], self._shapes.scratch_slot
 
         def body(carry: _Carry) -> _Carry:
             own = jnp.where(carry.open, slots, scratch)
             newest = unpack_newest(carry.state.newest)
-            hidden, kv, load, scored = self._forward.decode_rows(weights, carry.kv, tables, newest, carry.load, own)
+            start, tokens = newest.length[own], newest.last_token[own]
+            run = self._forward.decode_rows(weights, carry.kv, tables, start, tokens, carry.load, own)
+            hidden, kv, load, scored = run
             hidden = self._forward.normed(weights, hidden)
             state, sampled = draw(self._model, self._shapes, head, carry.state, params, hidden, scored)
             tokens = sampled.tokens
@@ -96,7 +98,7 @@ class MultiStepProgram(BurstProgram):
         none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
         carry = _Carry(jnp.int32(0), open_rows, self._any(open_rows), kv, state, load, none, jnp.zeros(rows, jnp.int32))
         carry = jax.lax.while_loop(lambda carry: carry.goes_on, body, carry)
-        return Burst(carry.kv, tables, carry.state, carry.load, carry.tokens, carry.counts)
+        return RowTokens(carry.kv, tables, carry.state, carry.load, carry.tokens, carry.counts)
 
     def _any(self, rows: jax.Array) -> jax.Array:
         return any_shard(self._model.mesh, jnp.any(rows))

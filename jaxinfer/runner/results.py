@@ -8,59 +8,34 @@ import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory
 from jaxinfer.engine.step.layouts import LOGPROBS
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import LogprobArrays, StepResult
-from jaxinfer.runner.sample import SampledArrays
 
 
 class SampledStep(NamedTuple):
-    """A step in flight. sampled: None where nothing was scored: then `hidden` tells when it has ended.
+    """A step in flight. tokens: of scored positions, [S]; of rows that may get several, [rows, row_tokens]; None where
+    nothing was scored. counts: of rows, [rows], or [rows, 4] with drafts, as `RowTokens` has them. logprobs: None where
+    nobody asks.
 
-    Of several processes that run the step together, those that have no part of its results get zeros.
+    Of several processes that run the step together, those that have no part of its results get zeros; `here` tells them
+    when it has ended.
     """
 
-    step: PackedForward
-    hidden: jax.Array
-    sampled: SampledArrays | None
-
-    @classmethod
-    def begun(cls, step: PackedForward, hidden: jax.Array, sampled: SampledArrays) -> "SampledStep":
-        """Starts to copy what the host will read."""
-        if is_here(sampled.tokens):
-            sampled.tokens.copy_to_host_async()
-        if step.logprobs and is_here(sampled.logprobs):
-            sampled.logprobs.copy_to_host_async()
-        return cls(step, hidden, sampled)
-
-    def result(self) -> StepResult:
-        """Waits for it."""
-        step, sampled = self.step, self.sampled
-        if sampled is None:
-            self.hidden.block_until_ready()
-            return step.result(np.zeros(0, np.int32), None)
-        if not is_here(sampled.tokens):
-            self.hidden.block_until_ready()
-            return step.result(np.zeros(step.num_scored, np.int32), None)
-        tokens = step.of_scored(np.asarray(sampled.tokens))
-        if not step.logprobs:
-            return step.result(tokens, None)
-        return step.result(tokens, logprob_arrays(step.of_scored(np.asarray(sampled.logprobs))))
-
-
-class BurstStep(NamedTuple):
-    """Several tokens a row in flight. counts: [rows], or [rows, 4] with drafts, as `Burst` has them. Processes that
-    have no part of the results get zeros; `here` tells them when it has ended."""
-
-    step: PackedBurst
+    step: PackedStep
     here: jax.Array
-    tokens: jax.Array
-    counts: jax.Array
-    logprobs: jax.Array | None
+    tokens: jax.Array | None
+    counts: jax.Array | None = None
+    logprobs: jax.Array | None = None
 
     @classmethod
     def begun(
-        cls, step: PackedBurst, here: jax.Array, tokens: jax.Array, counts: jax.Array, logprobs: jax.Array | None
-    ) -> "BurstStep":
+        cls,
+        step: PackedStep,
+        here: jax.Array,
+        tokens: jax.Array,
+        logprobs: jax.Array | None,
+        counts: jax.Array | None = None,
+    ) -> "SampledStep":
         """Starts to copy what the host will read."""
         logprobs = logprobs if step.logprobs else None
         for array in (tokens, counts, logprobs):
@@ -70,16 +45,23 @@ class BurstStep(NamedTuple):
 
     def result(self) -> StepResult:
         """Waits for it."""
-        if not is_here(self.tokens):
+        if self.tokens is None or not is_here(self.tokens):
             self.here.block_until_ready()
-            return self.step.result(np.zeros(self.tokens.shape, np.int32), np.zeros(len(self.tokens), np.int32))
-        tokens, counts = np.asarray(self.tokens), np.asarray(self.counts)
-        if counts.ndim == 1:
-            return self.step.result(tokens, counts)
-        logprobs, (gained, *drafts) = None, counts.T
+            return self._nothing()
+        step, tokens, logprobs = self.step, np.asarray(self.tokens), None
         if self.logprobs is not None:
-            logprobs = logprob_arrays(self.step.of_rows(np.asarray(self.logprobs)))
-        return self.step.result(tokens, gained, *drafts, logprobs=logprobs)
+            logprobs = logprob_arrays(step.picked(np.asarray(self.logprobs)))
+        if self.counts is None:
+            return step.result_of_scored(step.picked(tokens), logprobs)
+        counts = np.asarray(self.counts)
+        gained, *drafts = (counts,) if counts.ndim == 1 else counts.T
+        return step.result_of_rows(tokens, gained, *drafts, logprobs=logprobs)
+
+    def _nothing(self) -> StepResult:
+        if self.tokens is None or self.counts is None:
+            return self.step.result_of_scored(np.zeros(self.step.num_scored, np.int32), None)
+        rows = len(self.tokens)
+        return self.step.result_of_rows(np.zeros(self.tokens.shape, np.int32), np.zeros(rows, np.int32))
 
 
 def is_here(array: jax.Array) -> bool:

@@ -10,6 +10,7 @@ from jaxinfer.engine.step.layouts import LOGPROBS
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Scored
+from jaxinfer.runner.pipeline.stage_slots import handed_back
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.sampler.adjust import count_drawn
@@ -38,10 +39,13 @@ def sample(
     masks: jax.Array,
     hidden: jax.Array,
     scored: jax.Array,
-) -> tuple[SlotState, SampledArrays]:
-    """Draws for the first `size` of the scored positions, int32 [max_scored, 4]. state is donated. Never sees KV."""
+) -> tuple[SlotState, SampledArrays, jax.Array | None]:
+    """Draws for the first `size` of the scored positions, int32 [max_scored, 4]. state is donated. Never sees KV. Also
+    returns what the last of several stages hands back, as `handed_back` has it."""
     state, sampled = draw(model, shapes, head, state, params, hidden[:size], Scored.unpacked(scored[:size]), masks)
-    return state, SampledArrays(sampled.tokens, packed_logprobs(sampled.logprobs))
+    tokens = shapes.row_tokens if shapes.drafting is not None else 0
+    back = handed_back(state, tokens) if shapes.stages > 1 else None
+    return state, SampledArrays(sampled.tokens, packed_logprobs(sampled.logprobs)), back
 
 
 def draw(
@@ -62,6 +66,7 @@ def draw(
         logits, asked = model.logits(head, hidden), (scored.positions, scored.targets)
         return sampled_tokens(model, logits, state.counts, scored.slots, own, *asked, masks, places=places)
 
+    assert state.counts is not None
     sampled = (_in_parts if is_by_rows(model) else _at_once)(sampled_of, hidden, scored, shapes.scratch_slot)
     tokens, draws = jnp.maximum(sampled.tokens, 0), scored.draws > 0
     # Positions that draw nothing write to the scratch slot.

@@ -8,7 +8,6 @@ Where rows draw under masks, the host has to see drafts before it knows the mask
 `verify` and `accept` are programs of their own, and masks are filled while the second runs.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +17,11 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.drafter import Drafter, Rows
-from jaxinfer.runner.forward import Arrays, ForwardPrograms, short_rows, updated_tables
-from jaxinfer.runner.multi_step import Burst, BurstProgram
+from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, short_rows, updated_tables
+from jaxinfer.runner.multi_step import MultiTokenProgram, RowTokens
+from jaxinfer.runner.pipeline.begun_rows import Passed
+from jaxinfer.runner.pipeline.stage import Stage
+from jaxinfer.runner.pipeline.stage_slots import handed_back, updated
 from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 
@@ -63,31 +65,30 @@ class Drafted(NamedTuple):
         return jnp.where(self.open, 1 + self.count, 0)
 
 
-class Verified(NamedTuple):
-    """Results of `verify`: kv is its donated argument, load as in `Forward`, hidden [R (K + 1), d], normed."""
-
-    kv: Arrays
-    load: jax.Array | None
-    hidden: jax.Array
-
-
 class Accepted(NamedTuple):
-    """Results of `accept`: state is its donated argument, the others are as in `Burst`."""
+    """Results of `accept`: state is its donated argument, the others are as in `RowTokens`. back: of the last of
+    several stages, as `handed_back` gives it."""
 
     state: SlotState
     tokens: jax.Array
     counts: jax.Array
     logprobs: jax.Array
+    back: jax.Array | None = None
 
 
 def drafted_width(shapes: EngineShapes) -> int:
     """Numbers of a row of packed `Drafted`."""
-    return _SCALARS + shapes.burst - 1
+    return _SCALARS + shapes.row_tokens - 1
 
 
-class SpeculateProgram(BurstProgram):
-    """Drafts, and a forward pass and samples over them, of one model. drafter: who drafts. groups: of which of the
-    engine's KV groups block tables are; None: of all."""
+class SpeculateProgram(MultiTokenProgram):
+    """Drafts, and a forward pass and samples over them, of one model, or of a stage of one. drafter: who drafts; None
+    in a stage that is not the first.
+
+    The first stage drafts since it is what begins a step: drafts of the last stage would wait there for all steps
+    before them. Counts of tokens are the last stage's alone: drafts of several stages know no penalties for tokens
+    before them, which makes fewer of them right, and never changes what is drawn.
+    """
 
     def __init__(
         self,
@@ -95,12 +96,12 @@ class SpeculateProgram(BurstProgram):
         shapes: EngineShapes,
         layouts: Layouts,
         forward: ForwardPrograms,
-        drafter: Drafter,
-        groups: Sequence[int] | None = None,
+        drafter: Drafter | None,
+        stage: Stage,
     ):
         super().__init__(model, shapes, layouts, forward)
         self._drafter = drafter
-        self._groups = groups
+        self._stage = stage
 
     def __call__(
         self,
@@ -113,13 +114,12 @@ class SpeculateProgram(BurstProgram):
         params: jax.Array,
         load: jax.Array | None,
         packed: jax.Array,
-    ) -> Burst:
+    ) -> RowTokens:
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite."""
-        kv, tables, drafted = self.draft(rows, weights, head, kv, tables, state, params, packed)
+        kv, tables, drafted, _ = self.draft(rows, weights, head, kv, tables, state, params, None, packed)
         verified = self.verify(rows, weights, kv, tables, drafted, load, packed)
-        accepted = self.accept(rows, head, state, params, None, verified.hidden, drafted, packed)
-        state, *given = accepted
-        return Burst(verified.kv, tables, state, verified.load, *given)
+        given = self.accept(rows, head, state, params, None, verified.hidden, drafted, packed)
+        return RowTokens(verified.kv, tables, given.state, verified.load, given.tokens, given.counts, given.logprobs)
 
     def draft(
         self,
@@ -130,15 +130,20 @@ class SpeculateProgram(BurstProgram):
         tables: Arrays,
         state: SlotState,
         params: jax.Array,
+        given: jax.Array | None,
         packed: jax.Array,
-    ) -> tuple[Arrays, Arrays, jax.Array]:
-        """kv and tables, which are donated, and packed `Drafted`."""
-        view = self._layouts.burst(rows).views(packed)
-        tables, slots = updated_tables(tables, view, self._groups), view["slots"]
+    ) -> tuple[Arrays, Arrays, jax.Array, SlotState | None]:
+        """kv and tables, which are donated, packed `Drafted`, and state where it has changed: then it is donated, too.
+        given: in the first of several stages, as `handed_back` returns it."""
+        assert self._drafter is not None
+        view, changed = self._layouts.multi_token(rows).views(packed), None
+        if given is not None:
+            state = changed = updated(state, given, view["slots"], view["drawn"] > 0)
+        tables, slots = updated_tables(tables, view, self._stage.groups), view["slots"]
         asked = self._rows(state, slots, view["counts"], view["unread"])
         kv, tokens, count, predicted = self._drafter.draft(weights, head, kv, tables, state, params, asked)
         last = unpack_newest(state.newest).last_token[slots]
-        return kv, tables, Drafted(last, asked.length, count, asked.open, predicted, tokens).packed()
+        return kv, tables, Drafted(last, asked.length, count, asked.open, predicted, tokens).packed(), changed
 
     def verify(
         self,
@@ -146,18 +151,24 @@ class SpeculateProgram(BurstProgram):
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        drafted: jax.Array,
+        given: jax.Array | Passed,
         load: jax.Array | None,
         packed: jax.Array,
-    ) -> "Verified":
-        """The forward pass over each row's newest token and its drafts. kv is donated."""
-        slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
-        step = short_rows(given.tokens, given.length, given.counts, tuple(table[slots] for table in tables))
+    ) -> Forward:
+        """The forward pass over each row's newest token and its drafts; hidden is [R (K + 1), d]. kv is donated. given:
+        packed `Drafted`, in a stage that is not the first as `Passed.rows`: that donates and returns tables, too."""
+        view, passed = self._layouts.multi_token(rows).views(packed), given if isinstance(given, Passed) else None
+        slots, drafted = view["slots"], Drafted.unpacked(given if passed is None else passed.rows)
+        if passed is not None:  # the first stage has done so, to draft
+            tables = updated_tables(tables, view, self._stage.groups)
+        step = short_rows(drafted.tokens, drafted.length, drafted.counts, tuple(table[slots] for table in tables))
+        step = step if passed is None else step._replace(tokens=passed.hidden)
         hidden, kv, load, tapped = self._forward.layers(weights, kv, load, step)
-        if self._drafter.features is not None:
-            own = jnp.where(given.open, slots, self._shapes.scratch_slot)
-            kv = self._drafter.features.keep(weights, kv, own, given.length, given.tokens, tapped)
-        return Verified(kv, load, self._forward.normed(weights, hidden))
+        if self._drafter is not None and self._drafter.features is not None:
+            slots = jnp.where(drafted.open, slots, self._shapes.scratch_slot)
+            kv = self._drafter.features.keep(weights, kv, slots, drafted.length, drafted.tokens, tapped)
+        hidden = self._forward.normed(weights, hidden) if self._stage.is_last else hidden
+        return Forward(kv, () if passed is None else tables, load, hidden)
 
     def accept(
         self,
@@ -173,12 +184,13 @@ class SpeculateProgram(BurstProgram):
     ) -> "Accepted":
         """Draw at each position, and return what rows gain by it. state is donated. masks: None: no row is constrained.
         legal: int32 [R], drafts that may be kept; None: all."""
-        slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
+        slots, given = self._layouts.multi_token(rows).views(packed)["slots"], Drafted.unpacked(drafted)
         tokens, logprobs = self._sample(head, state, params, masks, hidden, slots, given)
         state, gained, accepted = self._keep(state, params, slots, given, tokens, legal)
         count = jnp.where(given.open, given.count, 0)
         counts = jnp.stack([gained, count, accepted, given.predicted & (count > 0)], axis=1)
-        return Accepted(state, tokens, counts, logprobs)
+        back = handed_back(state, self._shapes.row_tokens) if self._stage.count > 1 else None
+        return Accepted(state, tokens, counts, logprobs, back)
 
     def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array, unread: jax.Array) -> Rows:
         """most: tokens that each row may get, [R]."""
@@ -254,6 +266,7 @@ class SpeculateProgram(BurstProgram):
         places = jnp.where(new, own[:, None], self._shapes.scratch_slot)
         state = set_history(state, places, drafted.length[:, None] + 1 + within, jnp.maximum(tokens, 0))
         counts = state.counts
+        assert counts is not None
         for step in range(tokens.shape[1]):  # one after another: a token that comes twice counts twice
             drawn = new[:, step] & (tokens[:, step] >= 0)
             counts = counted(self._model, counts, places[:, step], tokens[:, step], drawn, params)

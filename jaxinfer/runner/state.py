@@ -16,13 +16,14 @@ class SlotState(NamedTuple):
     """State of slots that every drawn token changes. Row `scratch_slot` is written by padding and read by nobody.
 
     newest: int32 [slots, NEWEST.size], a `Newest` each.
-    counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
+    counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties, and where tokens
+    are drawn.
     history: int32 [slots, max_model_len], the tokens of each slot, if drafts are made from them, and its prediction in
     the last places.
     """
 
     newest: jax.Array
-    counts: jax.Array
+    counts: jax.Array | None
     history: jax.Array | None = None
 
 
@@ -113,12 +114,12 @@ class Slots(NamedTuple):
 
     params: int32 [slots, SLOT_PARAMS.size], what they ask for. masks: int32 [slots · slot_masks, mask_words], which
     tokens they may draw next, where they are constrained. tables: int32 [slots, blocks_per_row] a KV group; block 0 is
-    scratch.
+    scratch. A stage of a pipeline has None for what it does not need (`own_slots`).
     """
 
-    state: SlotState
-    params: jax.Array
-    masks: jax.Array
+    state: SlotState | None
+    params: jax.Array | None
+    masks: jax.Array | None
     tables: tuple[jax.Array, ...]
 
 

@@ -52,7 +52,9 @@ def test_with_steps_that_fail(engines: dict[bool, LLM], monkeypatch: pytest.Monk
     assert isinstance(engine.runner, JaxRunner)
     faults = engine.stats().core.step_faults
     for kind, at in FAILING.items():
-        monkeypatch.setattr(engine.runner, "programs", FailingPrograms(engine.runner.programs, at, kind))
+        monkeypatch.setattr(
+            engine.runner.stages[0], "programs", FailingPrograms(engine.runner.stages[0].programs, at, kind)
+        )
     with nothing_compiles(engines[True]):
         check_rows(engines[True], engines[False], "step faults")
     assert engine.stats().core.step_faults - faults == len(FAILING)

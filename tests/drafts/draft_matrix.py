@@ -136,18 +136,18 @@ def answers(name: str, how: Mapping[str, Any], *, plain: bool = False) -> tuple[
     it."""
     drafter, drafts = (None, 0) if plain else (how["drafter"], how["drafts"])
     runner = _runner(name, drafter, drafts, how)
-    programs = runner.programs
+    programs = runner.stages[0].programs
     interrupted = None if plain else how["interrupted"]
     if interrupted == "faults":
-        runner.programs = FailingPrograms(programs, 1, "speculate", "draft")
-    options = {"eos": (2,), "constraints": ToyConstraints(runner.model.config.vocab_size), "clock": lambda: 0}
+        runner.stages[0].programs = FailingPrograms(programs, 1, "speculate", "draft")
+    options = {"eos": (2,), "constraints": ToyConstraints(runner.stages[0].model.config.vocab_size), "clock": lambda: 0}
     core = make_core(runner, ahead=how["ahead"], long_prefill_token_threshold=how["chunk"], **options)
     runner.core = core
     if how["left_out"] and not plain:
         _draft_in_turns(core, how["left_out"])
-    asked = list(requests(how["asked"], how["temperature"], runner.model.config.vocab_size, how["rows"]))
+    asked = list(requests(how["asked"], how["temperature"], runner.stages[0].model.config.vocab_size, how["rows"]))
     outputs = drive(core, asked, _BETWEEN.get(interrupted))
-    runner.programs = programs
+    runner.stages[0].programs = programs
     stats = core.stats()
     assert (stats.core.step_faults > 0) == (interrupted == "faults"), "faults"
     return outputs, stats.drafts.draft_tokens, stats.drafts.accepted_tokens

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.step.packed import PackedBurst
+from jaxinfer.engine.step.packed import PackedStep
+from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -76,17 +77,18 @@ WITH_ONE_TOKEN = (*REQUESTS, GenerateRequest("one", PROMPT[:1], drawn(6, tempera
 """These and a prompt of one token."""
 
 
-def fail_bursts(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Collection[int]) -> None:
-    """Has these calls of `burst`, counted from 1, fail."""
+def fail_drafting_steps(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Collection[int]) -> None:
+    """Has these of the steps that draft, counted from 1, fail."""
     calls = []
 
-    def burst(step: PackedBurst, burst: Any = device.burst) -> Any:
-        calls.append(step)
-        if len(calls) in numbers:
-            raise RuntimeError("the device is gone")
-        return burst(step)
+    def run(step: PackedStep, run: Any = device.run) -> Any:
+        if step.kind is StepKind.SPECULATE:
+            calls.append(step)
+            if len(calls) in numbers:
+                raise RuntimeError("the device is gone")
+        return run(step)
 
-    monkeypatch.setattr(device, "burst", burst)
+    monkeypatch.setattr(device, "run", run)
 
 
 def draft_in_turns(core: EngineCore, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.in_flight import InFlightSteps
 from jaxinfer.engine.device.runner import Drafts
 from jaxinfer.engine.masks import StepMasks
-from jaxinfer.engine.step.packed import PackedBurst
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, JaxRunner
+from jaxinfer.runner.jax_runner import Forwarded, JaxRunner, StepInFlight
 from jaxinfer.speculation import Method, Speculation
 from tests.drafts.drafting import EOS, check_equal, made, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
@@ -134,7 +134,7 @@ def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.Monk
     core = core_of(device, ahead=ahead, max_step_retries=10)
     steps = Steps(core, monkeypatch)
     for at in (3, 11):
-        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, at, kind))
+        monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(device.stages[0].programs, at, kind))
     check_equal(expected(ahead), drive(core, requests()))
     assert core.stats().core.step_faults == 2
     assert steps.kept > 40
@@ -201,7 +201,7 @@ def test_histories_have_the_tokens_that_grammars_force(ahead: int, monkeypatch: 
 
     def check_histories(core: EngineCore, number: int) -> None:
         nonlocal looked
-        history = np.asarray(device._state.history)
+        history = np.asarray(device.stages[0].slots.state.history)
         for sequence in filter(None, table.sequences):
             known = table.known[sequence.slot]
             assert history[sequence.slot, :known].tolist() == table.tokens[sequence.slot, :known].tolist()
@@ -225,11 +225,11 @@ def without_copies(self: RuledMatcher) -> RuledMatcher:
     return self
 
 
-def all_legal(self: JaxRunner, step: PackedBurst, drafted: DraftedStep, counts: np.ndarray) -> BurstInFlight:
-    return VERIFY(self, step, drafted, np.full_like(counts, self.shapes.burst - 1))
+def all_legal(self: JaxRunner, step: PackedStep, begun: Forwarded, counts: np.ndarray | None) -> StepInFlight:
+    return FINISH(self, step, begun, None)
 
 
-SEND, VERIFY = StepMasks._send, JaxRunner.verify
+SEND, FINISH = StepMasks._send, JaxRunner.finish
 
 
 @pytest.mark.few(2)
@@ -238,7 +238,7 @@ SEND, VERIFY = StepMasks._send, JaxRunner.verify
     [
         (StepMasks, "_send", wrong_places),
         (RuledMatcher, "copy", without_copies),
-        (JaxRunner, "verify", all_legal),
+        (JaxRunner, "finish", all_legal),
     ],
 )
 def test_wrong_rules_are_seen(owner: type, name: str, wrong: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from jaxinfer.runner.draft_model import declared_draft, draft_shapes, followed_g
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import REQUESTS, draft_in_turns, fail_bursts
+from tests.drafts.drafting import REQUESTS, draft_in_turns, fail_drafting_steps
 from tests.models.goldens import GOLDENS
 from tests.runner.tiny import drive, make_core, near_model, tiny_model, tiny_shapes, with_blocks
 from tests.turns import one_of
@@ -70,7 +70,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(windows: tuple[int | Non
 @pytest.mark.long
 def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     device = with_blocks(monkeypatch, for_itself(), 24)
-    fail_bursts(monkeypatch, device, (3, 8))
+    fail_drafting_steps(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     drive(core, REQUESTS)
     stats = core.stats()
@@ -113,7 +113,7 @@ def test_broken_drafts_change_nothing() -> None:
     model = tiny_model()
     broken = replace(model, weights=tuple(leaf * jnp.nan for leaf in model.weights))
     device = runner_of(model, broken)
-    device.programs._compiled |= for_itself().programs._compiled
+    device.stages[0].programs._compiled |= for_itself().stages[0].programs._compiled
     core = make_core(device, ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
     assert core.stats().drafts.draft_tokens > max(100, 10 * core.stats().drafts.accepted_tokens)
@@ -124,7 +124,7 @@ def test_a_block_costs_what_both_models_keep() -> None:
     pair = with_draft(model, near_model(model))
     shapes = tiny_shapes(pair, drafting=THREE)
     assert followed_group(model.config) == 1
-    costs, kv = memory.block_costs(pair, shapes), JaxRunner(pair, shapes).kv
+    costs, kv = memory.block_costs(pair, shapes), JaxRunner(pair, shapes).stages[0].kv
     sizes = [array.nbytes // shapes.groups[0].num_blocks for array in kv]
     assert costs == [sizes[0], sizes[1] + sizes[2]]
     assert len(draft_shapes(pair, shapes).groups) == 1

@@ -9,6 +9,7 @@ import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.models.eagle3 import Eagle3Model
@@ -19,7 +20,7 @@ from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import PROMPT, draft_in_turns, drawn, fail_bursts
+from tests.drafts.drafting import PROMPT, draft_in_turns, drawn, fail_drafting_steps
 from tests.drafts.drafting import WITH_ONE_TOKEN as REQUESTS
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
@@ -89,20 +90,23 @@ class Spy:
     def __init__(self, runner: JaxRunner, monkeypatch: pytest.MonkeyPatch):
         self.found: list[tuple[list[int], list[int]]] = []
         self._runner = runner
-        monkeypatch.setattr(runner, "burst", self._burst)
+        self._run = runner.run
+        monkeypatch.setattr(runner, "run", self._drafted)
 
-    def _burst(self, step):
+    def _drafted(self, step):
         """By the programs that show drafts; they give the same as `speculate`."""
-        drafted = self._runner.draft(step)
-        rows = np.asarray(drafted.drafted)
-        history = np.asarray(self._runner._state.history)
-        slots = Layouts(self._runner.shapes).burst(step.bucket).views(step.array)["slots"]
+        if step.kind is not StepKind.SPECULATE:
+            return self._run(step)
+        begun = self._runner.begin(step)
+        rows = np.asarray(begun.drafted)
+        history = np.asarray(self._runner.stages[0].slots.state.history)
+        slots = Layouts(self._runner.shapes).multi_token(step.bucket).views(step.array)["slots"]
         for slot, (last, length, count, is_open, _, *drafts) in zip(slots, rows.tolist(), strict=True):
             if is_open and count:
                 text = history[slot, : length + 1].tolist()
                 assert text[-1] == last
                 self.found.append((text, drafts[:count]))
-        return self._runner.verify(step, drafted, np.full(step.num_rows, 99, np.int32))
+        return self._runner.finish(step, begun, np.full(step.num_rows, 99, np.int32))
 
 
 def greedy_requests() -> list[GenerateRequest]:
@@ -124,7 +128,7 @@ def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.
     and preemptions. The second time all prompts are in the cache, with the head's keys and values."""
     runner = with_blocks(monkeypatch, with_head(), sizes.get("blocks", 400))
     runner.reset()
-    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
+    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.stages[0].model)
     core = make_core(runner, ahead=ahead, clock=lambda: 0, caching=sizes.get("caching", True))
     for _ in range(2):
         assert tokens_of(core, greedy_requests()) == plain_greedy()
@@ -142,7 +146,7 @@ def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.
 def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = with_head()
     runner.reset()
-    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
+    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.stages[0].model)
     core = make_core(runner, ahead=ahead, clock=lambda: 0)
     draft_in_turns(core, steps, monkeypatch)
     assert tokens_of(core, greedy_requests()) == plain_greedy()
@@ -155,7 +159,7 @@ def test_mixed_steps_leave_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row decodes beside another's prompt: the token after its newest one is not known yet."""
     target = tiny_model()
     runner = runner_of(with_draft(target, tiny_head(target)), max_num_batched_tokens=4)
-    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
+    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.stages[0].model)
     core = make_core(runner, ahead=1, clock=lambda: 0)
     core.add_request(GenerateRequest("first", PROMPT[:5], drawn(1, temperature=0.0, max_tokens=40)))
     for _ in range(3):
@@ -186,7 +190,7 @@ def test_tokens_are_those_of_plain_decoding(ahead: int) -> None:
 
 def test_tokens_are_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     device = with_blocks(monkeypatch, with_head(), 24)
-    fail_bursts(monkeypatch, device, (3, 8))
+    fail_drafting_steps(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
     assert core.stats().scheduler.preemptions > 0
@@ -199,7 +203,7 @@ def test_broken_features_change_nothing() -> None:
     head = tiny_head(target)
     broken = head.__class__(**{**vars_of(head), "weights": tuple(leaf * jnp.nan for leaf in head.weights)})
     device = runner_of(with_draft(target, broken))
-    device.programs._compiled |= with_head().programs._compiled
+    device.stages[0].programs._compiled |= with_head().stages[0].programs._compiled
     core = make_core(device, ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
     assert core.stats().drafts.draft_tokens > max(100, 10 * core.stats().drafts.accepted_tokens)
@@ -223,7 +227,7 @@ def test_features_and_blocks_are_counted() -> None:
     target = tiny_model((12, None))
     model = with_draft(target, tiny_head(target))
     shapes = tiny_shapes(model, drafting=THREE)
-    kv = JaxRunner(model, shapes).kv
+    kv = JaxRunner(model, shapes).stages[0].kv
     sizes = [array.nbytes // shapes.groups[0].num_blocks for array in kv[:3]]
     assert memory.block_costs(model, shapes) == [sizes[0], sizes[1] + sizes[2]]
     assert memory.feature_bytes(model, shapes) == sum(array.nbytes for array in kv[3:]) == 36 * (32 + 2) * 4 * 9

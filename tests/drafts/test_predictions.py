@@ -12,7 +12,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import runner, standing
+from tests.drafts.drafting import fail_drafting_steps, runner, standing
 from tests.engine.outputs import Output, Outputs
 from tests.runner.ngram_search import searched_with
 from tests.runner.tiny import drive, make_core, random_prompt, with_blocks
@@ -199,15 +199,9 @@ def test_rows_that_are_preempted_draft_from_their_predictions_again(
 
 def test_a_fault_leaves_predictions_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, wanted = with_predictions(False, right), plain(False)[1]
-    device, calls = runner(3), []
+    device = runner(3)
 
-    def burst(step, burst=device.burst):
-        calls.append(step)
-        if len(calls) == 3:
-            raise RuntimeError("the device is gone")
-        return burst(step)
-
-    monkeypatch.setattr(device, "burst", burst)
+    fail_drafting_steps(monkeypatch, device, (3,))
     found = run(asked, ahead=1).outputs
     check_tokens(found, wanted)
     assert found["a", 0].accepted_prediction > 15

@@ -18,7 +18,7 @@ from jaxinfer.runner import speculate
 from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method
-from tests.drafts.drafting import EOS, check_equal, fail_bursts, params, repeating, runner, standing
+from tests.drafts.drafting import EOS, check_equal, fail_drafting_steps, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
 from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt, with_blocks
 from tests.turns import one_of
@@ -65,7 +65,7 @@ def run(
 def plain() -> Outputs:
     """What plain decoding gives, every token of which a judge finds right."""
     found, kept = run(0, requests())
-    check_all(Judge(runner(0).model), requests(), found, EOS)
+    check_all(Judge(runner(0).stages[0].model), requests(), found, EOS)
     assert found["stops", 0].reason is FinishReason.STOP
     assert kept == 0
     return found
@@ -131,7 +131,7 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
 def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device forgets everything; what rows have said comes back with them."""
     device = runner(3, method)
-    fail_bursts(monkeypatch, device, (3, 11))
+    fail_drafting_steps(monkeypatch, device, (3, 11))
     core = make_core(device, ahead=ahead, eos=EOS, clock=standing)
     check_equal(plain(), drive(core, requests()))
     assert core.stats().core.step_faults == 2
@@ -148,12 +148,12 @@ def test_rows_of_many_positions_are_sampled_in_parts(at_once: int, monkeypatch: 
 
 def run_traced_anew() -> Outputs:
     """By the programs of `runner(3)`, but for the one that drafts for three rows and four."""
-    device, programs = runner(3), dict(runner(3).programs._compiled)
-    device.programs._compiled["speculate", 4] = device.programs.compile(("speculate", 4))
+    device, programs = runner(3), dict(runner(3).stages[0].programs._compiled)
+    device.stages[0].programs._compiled["speculate", 4] = device.stages[0].programs.compile(("speculate", 4))
     try:
         return drive(make_core(device, ahead=1, eos=EOS, clock=standing), requests())
     finally:
-        device.programs._compiled = programs
+        device.stages[0].programs._compiled = programs
 
 
 def keep_all(drafts: jax.Array, count: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -215,7 +215,11 @@ def test_draws_follow_the_probabilities_of_the_model() -> None:
     """Chi-squared over answers of three tokens, each of the three likeliest, the last two of which may be drafted.
     JAXINFER_TEST_SAMPLES: how many answers."""
     device = runner(3, "draft_model")
-    judge, prompt, count = Judge(device.model), repeating(1, 12), int(os.environ.get("JAXINFER_TEST_SAMPLES", "4000"))
+    judge, prompt, count = (
+        Judge(device.stages[0].model),
+        repeating(1, 12),
+        int(os.environ.get("JAXINFER_TEST_SAMPLES", "4000")),
+    )
     core = make_core(device, clock=standing)
     seen: Counter[tuple[int, ...]] = Counter()
     for first in range(0, count, 1000):

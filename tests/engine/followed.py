@@ -109,7 +109,7 @@ class Followed:
             assert_same(own[:common], others[:common])
             self.compared += common
         assert len(self.led.results[-1]) == len(self.repeated.results[-1])
-        for own, other in zip(*(device.kv for device in self._devices), strict=True):
+        for own, other in zip(*map(_blocks, self._devices), strict=True):
             np.testing.assert_array_equal(own, other)
 
 
@@ -127,3 +127,8 @@ def assert_same(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(one, other)
     else:
         assert one == other
+
+
+def _blocks(device: Any) -> list[Any]:
+    """KV blocks of every group, of a device with stages and of a simulated one."""
+    return [kv for stage in device.stages for kv in stage.kv] if hasattr(device, "stages") else device.kv

@@ -149,8 +149,8 @@ def _first_seen(core: EngineCore, sequence: Sequence, group: int) -> int:
     window, table = core.runner.shapes.groups[group].window, core.scheduler.state.table
     if window is None:
         return 0
-    # A burst may compute less than was planned.
-    known = sequence.slot < 0 or core.runner.shapes.burst == 1
+    # A step of several tokens a row may compute less than was planned.
+    known = sequence.slot < 0 or core.runner.shapes.row_tokens == 1
     following = _computed(core, sequence) if known else int(table.collected[sequence.slot])
     return max(0, following - window + 1)
 

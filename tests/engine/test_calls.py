@@ -16,7 +16,7 @@ from jaxinfer.engine.device.call_stream import CallReader, CallStreamError, Call
 from jaxinfer.engine.device.follower import Follower, FollowerError
 from jaxinfer.engine.device.leader import LeadingRunner
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.step.packed import PackedHistory, PackedMasks, PackedStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.speculation import Speculation
@@ -35,8 +35,8 @@ def arrays(dtype: type, bits: int = 32) -> st.SearchStrategy[np.ndarray]:
 
 INT32, INT64 = arrays(np.int32), arrays(np.int64, 64)
 SIZES, NUMBERS = st.integers(0, 2**31), st.integers(-1, 2**63 - 1)
-FORWARDS = st.builds(
-    PackedForward,
+STEPS = st.builds(
+    PackedStep,
     kind=st.sampled_from(StepKind),
     bucket=SIZES,
     array=INT32,
@@ -49,23 +49,13 @@ FORWARDS = st.builds(
     index=NUMBERS,
     needs=NUMBERS,
 )
-BURSTS = st.builds(
-    PackedBurst,
-    kind=st.sampled_from(StepKind),
-    bucket=SIZES,
-    array=INT32,
-    num_rows=SIZES,
-    places=st.none() | INT64,
-    logprobs=st.booleans(),
-)
 CALLS = st.one_of(
     st.builds(calls.InitSlots, INT32),
     st.builds(calls.SetHistory, st.builds(PackedHistory, SIZES, INT32)),
     st.builds(calls.CopyBlocks, INT32),
-    st.builds(calls.Forward, FORWARDS, st.booleans()),
+    st.builds(calls.Start, STEPS, st.booleans()),
     st.builds(calls.Sample, SIZES, st.none() | INT32),
     st.builds(calls.SetMasks, st.builds(PackedMasks, SIZES, INT32)),
-    st.builds(calls.Burst, BURSTS, st.booleans()),
     st.just(calls.Reset()),
 )
 
@@ -78,7 +68,7 @@ def test_every_call_comes_back(call: calls.Call) -> None:
 WORKLOADS: dict[str, dict[str, Any]] = {
     "plain": {},
     "shards": {"shards": 3},
-    "bursts": {"decode_steps": 4},
+    "several steps": {"decode_steps": 4},
     "drafts": {"drafting": Speculation(3, 1, 1), "shards": 2},
     "stages": {"stages": 2},
 }
@@ -203,13 +193,13 @@ def test_a_failing_call_names_itself_and_a_reset_mends_it() -> None:
     device, writer = FailingCalls(SimulatedRunner(small_shapes())), CallWriter()
     pair = Followed(SimulatedRunner(small_shapes()), device)
     device.fail_once("dispatch", after=1)
-    pair.follower.apply(writer.write(_forward(0)))
+    pair.follower.apply(writer.write(_start(0)))
     with pytest.raises(FollowerError, match="call 1, Sample, failed with StepBroke"):
         pair.follower.apply(writer.write(calls.Sample(0)))
-    for call in (_forward(1), calls.Sample(1), calls.Reset(), _forward(2), calls.Sample(2)):
+    for call in (_start(1), calls.Sample(1), calls.Reset(), _start(2), calls.Sample(2)):
         pair.follower.apply(writer.write(call))
     kinds = [type(call) for call in pair.repeated.calls]
-    assert kinds == [calls.Forward, calls.Sample, calls.Reset, calls.Forward, calls.Sample]
+    assert kinds == [calls.Start, calls.Sample, calls.Reset, calls.Start, calls.Sample]
     assert len(pair.follower) == 1
 
 
@@ -217,7 +207,7 @@ def test_a_failing_step_names_its_call() -> None:
     device, writer = FailingCalls(SimulatedRunner(small_shapes())), CallWriter()
     follower = Followed(SimulatedRunner(small_shapes()), device).follower
     device.fail_once("collect")
-    for call in (_forward(0), calls.Sample(0), _forward(1)):
+    for call in (_start(0), calls.Sample(0), _start(1)):
         follower.apply(writer.write(call))
     with pytest.raises(FollowerError, match="the step of call 1 failed with StepBroke"):
         follower.apply(writer.write(calls.Sample(1)))
@@ -225,14 +215,14 @@ def test_a_failing_step_names_its_call() -> None:
 
 def test_a_step_is_sampled_once_by_its_index() -> None:
     follower, writer = Follower(SimulatedRunner(small_shapes())), CallWriter()
-    follower.apply(writer.write(_forward(5)))
+    follower.apply(writer.write(_start(5)))
     with pytest.raises(FollowerError, match=r"index: step 6 is named; to be sampled are \[5\]"):
         follower.apply(writer.write(calls.Sample(6)))
     follower.apply(writer.write(calls.Reset()))
     for number in (7, 8):
-        follower.apply(writer.write(_forward(number)))
+        follower.apply(writer.write(_start(number)))
     with pytest.raises(FollowerError, match=r"step 9 comes, and \[7, 8\] are not sampled yet"):
-        follower.apply(writer.write(_forward(9)))
+        follower.apply(writer.write(_start(9)))
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 4])
@@ -264,11 +254,10 @@ def test_a_message_is_sent_before_the_call() -> None:
     assert runner.calls == []
 
 
-def _forward(index: int) -> calls.Forward:
+def _start(index: int) -> calls.Start:
     """Start a step of padding that waits to be sampled."""
     step = Packer(small_shapes()).padding(StepKind.DECODE, 4)
-    assert isinstance(step, PackedForward)
-    return calls.Forward(step._replace(index=index), samples=False)
+    return calls.Start(step._replace(index=index), samples=False)
 
 
 def _kind(message: bytes) -> type:

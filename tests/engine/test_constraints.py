@@ -100,7 +100,7 @@ def test_where_it_may_end_every_stop_id_is_legal_and_nowhere_else() -> None:
     assert {7, 9, 60} <= found
 
 
-def test_bursts_give_way() -> None:
+def test_several_steps_give_way() -> None:
     runner = RecordingRunner(small_shapes(decode_steps=4))
     core = core_of(runner)
     core.add_request(ask("b", 3, 12))

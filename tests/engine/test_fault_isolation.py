@@ -125,7 +125,7 @@ def test_faults_that_passed_long_ago_do_not_stand_against_a_trial() -> None:
 
 
 def test_a_trial_goes_as_far_as_the_step_that_failed() -> None:
-    """A burst of eight tokens fails at the sixth; alone, each token has a step of its own."""
+    """A step of eight tokens a row fails at the sixth; alone, each token has a step of its own."""
     shapes = small_shapes(decode_steps=8, max_num_batched_tokens=200)
     core, runner = faulty_core(ahead=0, shapes=shapes, max_step_retries=1)
     requests = [ask(name, 5, 30) for name in ("a", "bad", "b")]

@@ -43,16 +43,16 @@ class SimulatedHistories(Histories):
         policy=st.sampled_from(["fcfs", "priority", "sjf"]),
         partial=st.sampled_from([None, 1, 2]),
         kept=st.sampled_from([None, 0, 10, 30]),
-        burst=st.sampled_from([1, 1, 2, 5]),
+        decode_steps=st.sampled_from([1, 1, 2, 5]),
         drafts=st.sampled_from([0, 0, 1, 4]),
         shards=st.sampled_from([1, 1, 2, 3]),
         stages=st.sampled_from([1, 1, 2, 4]),
     )
     def start(
-        self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
-        drafts=0, retries=2, shards=1, stages=1,
+        self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None,
+        decode_steps=1, drafts=0, retries=2, shards=1, stages=1,
     ) -> None:  # fmt: skip
-        burst = burst if stages == 1 else 1
+        decode_steps = decode_steps if stages == 1 else 1
         kept = kept if caching else None
         self.now = self.dead_ends = 0
         groups = tuple(KVGroup(window, blocks) for window in windows)
@@ -67,7 +67,7 @@ class SimulatedHistories(Histories):
                 VOCABULARY,
                 admit_slots=2,
                 copy_blocks=2,
-                decode_steps=1 if drafts else burst,
+                decode_steps=1 if drafts else decode_steps,
                 drafting=Speculation(drafts, 1, 1) if drafts else None,
                 shards=shards,
                 stages=stages,
@@ -221,8 +221,12 @@ def test_seeded_histories(seeds: range) -> None:
 @pytest.mark.parametrize("shards", one_of(2, [2, 3]))
 def test_seeded_histories_of_several_shards(shards: int) -> None:
     for seed in range(40):
-        policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
-        options: dict[str, Any] = {"policy": policy, "burst": burst, "partial": (None, 1, 2)[seed // 9 % 3]}
+        policy, decode_steps = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
+        options: dict[str, Any] = {
+            "policy": policy,
+            "decode_steps": decode_steps,
+            "partial": (None, 1, 2)[seed // 9 % 3],
+        }
         _run_seeded(seed, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
 
 
@@ -266,17 +270,17 @@ def test_seeded_histories_with_drafts(drafts: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("burst", one_of(3, [5, 2, 16]))
-def test_seeded_histories_with_bursts(burst: int) -> None:
+@pytest.mark.parametrize("decode_steps", one_of(3, [5, 2, 16]))
+def test_seeded_histories_with_several_steps(decode_steps: int) -> None:
     for seed in range(30):
         faults = (0, 0.1)[seed % 2]
-        _run_seeded(seed, faults=faults, burst=burst, partial=(None, 1)[seed // 2 % 2], retries=1000)
+        _run_seeded(seed, faults=faults, decode_steps=decode_steps, partial=(None, 1)[seed // 2 % 2], retries=1000)
 
 
 FOLLOWED: list[dict[str, Any]] = [
     {},
     {"shards": 2},
-    {"burst": 5},
+    {"decode_steps": 5},
     {"drafts": 3},
     {"drafts": 1, "shards": 3},
     {"stages": 3, "ahead": 3},
@@ -322,9 +326,14 @@ def test_more_random_histories() -> None:
 def test_more_seeded_histories() -> None:
     for seed in random_cases():
         _run_seeded(seed, shards=1 + seed % 3)
-        policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
+        policy, decode_steps = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
         _run_seeded(
-            seed, policy=policy, partial=1 + seed // 3 % 2, kept=seed % 40, burst=burst, shards=1 + seed // 2 % 2
+            seed,
+            policy=policy,
+            partial=1 + seed // 3 % 2,
+            kept=seed % 40,
+            decode_steps=decode_steps,
+            shards=1 + seed // 2 % 2,
         )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.results import apply_result
-from jaxinfer.engine.step.packed import PackedBurst
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason
@@ -44,13 +44,15 @@ class ShortRunner(FaultyRunner):
         self.random = np.random.default_rng(0)
         self.withheld = 0
 
-    def burst(self, step: PackedBurst) -> Any:
+    def run(self, step: PackedStep) -> Any:
+        if step.kind is not StepKind.MULTI_STEP:
+            return super().run(step)
         array = step.array.copy()
-        counts = self._layouts.burst(step.bucket).views(array)["counts"]
+        counts = self._layouts.multi_token(step.bucket).views(array)["counts"]
         fewer = np.minimum(counts, self.random.integers(1, 5, len(counts)))
         self.withheld += int((counts - fewer).sum())
         counts[:] = fewer
-        return super().burst(step._replace(array=array))
+        return super().run(step._replace(array=array))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])

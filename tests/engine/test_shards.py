@@ -6,7 +6,6 @@ import numpy as np
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.split import split_plan
@@ -158,12 +157,11 @@ def test_results_come_back_to_their_rows() -> None:
     for _ in range(200):
         plan = random_plan(rng)
         step = packer.pack(plan)
-        assert isinstance(step, PackedForward)
         given = np.full(SHARDS * step.scored_bucket, -7, np.int32)
         for shard, part in enumerate(split_plan(plan, shapes)):
             slots = np.repeat(part.plan.slots, part.plan.scored) + shard * shapes.max_num_seqs
             given[shard * step.scored_bucket :][: len(slots)] = slots
-        result = step.result(step.of_scored(given), None)
+        result = step.result_of_scored(step.picked(given), None)
         drawn = plan.samples > 0
         assert result.tokens[drawn, 0].tolist() == plan.slots[drawn].tolist()
         assert result.counts.tolist() == plan.samples.tolist()

@@ -8,10 +8,10 @@ import check_programs
 import jax
 
 from jaxinfer.runner import sample
-from jaxinfer.runner.pipeline.stage_forward import StageForward, StageForwarded
+from jaxinfer.runner.forward import Forward, ForwardPrograms
 from jaxinfer.runner.program_table import Name, Program, ProgramTable
 
-_draw, _program, _finish = sample.sample_tokens, ProgramTable.__getitem__, StageForward._finish
+_draw, _program, _finish = sample.sample_tokens, ProgramTable.__getitem__, ForwardPrograms._finish
 
 
 def gathered(logits: jax.Array, *others: Any, vocabulary: Any, **more: Any) -> Any:
@@ -27,7 +27,7 @@ def undonated(self: ProgramTable, name: Name) -> Program:
     return _program(self, name)._replace(donated=())
 
 
-def widened(self: StageForward, *arguments: Any, **named: Any) -> StageForwarded:
+def widened(self: ForwardPrograms, *arguments: Any, **named: Any) -> Forward:
     """Hands over twice as many bytes as it has."""
     out = _finish(self, *arguments, **named)
     return out._replace(hidden=out.hidden.astype(jax.numpy.float32))
@@ -39,7 +39,7 @@ def install(fault: str) -> None:
     if fault == "undonated":
         ProgramTable.__getitem__ = undonated
     if fault == "widened":
-        StageForward._finish = widened
+        ForwardPrograms._finish = widened
 
 
 if __name__ == "__main__":

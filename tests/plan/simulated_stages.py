@@ -9,7 +9,7 @@ from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline, StageRun
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.plan.pipeline import StagedStep
@@ -30,7 +30,7 @@ class UnevenPipeline(SimulatedPipeline):
         self._of_step = seconds
         self._handed = [0.0] * stages
 
-    def begin(self, step: PackedForward, tokens: int) -> float:
+    def begin(self, step: PackedStep, tokens: int) -> float:
         taken = self._of_step(tokens)
         ready = done = max(self.now, self._ends.get(step.needs, 0.0))
         for stage, seconds in enumerate(taken.stages):

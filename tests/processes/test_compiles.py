@@ -1,4 +1,4 @@
-"""The real server, with several API processes and bursts of decode steps: nothing compiles once it is ready."""
+"""The real server, with several API processes and `--decode-steps`: nothing compiles once it is ready."""
 
 import asyncio
 from collections.abc import Sequence

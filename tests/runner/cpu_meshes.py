@@ -29,7 +29,7 @@ def engine(model: str, **flags: Any) -> tuple[Any, dict[tuple[str, int], list[in
 
 def parts(core: Any, *name: str) -> list[int]:
     """In how many parts each axis of a weight of the first block lies."""
-    model = core.runner.model
+    model = core.runner.stages[0].model
     weights = zip(model.weights, model.plan.weights, strict=True)
     ((leaf, axes),) = [(leaf, one.axes) for leaf, one in weights if one.path == ("blocks", 0, *name)]
     sizes = zip(axes, leaf.shape, leaf.sharding.shard_shape(leaf.shape), strict=True)
@@ -38,7 +38,7 @@ def parts(core: Any, *name: str) -> list[int]:
 
 def compare_experts(model: str, own: str, more: bool) -> None:
     four, tokens = engine(model, mesh=own)
-    assert len(jax.devices()) == 4 == four.runner.model.mesh.size, jax.devices()
+    assert len(jax.devices()) == 4 == four.runner.stages[0].model.mesh.size, jax.devices()
     assert parts(four, "mlp", "experts_down") == [4, 1, 1]
     assert parts(four, "attention", "qkv") == [2, 1, 1, 1]
 
@@ -51,7 +51,7 @@ def compare_experts(model: str, own: str, more: bool) -> None:
     one, also = engine(model)
     assert also == tokens, (also, tokens)
     assert sum(map(len, tokens.values())) > 6, tokens
-    assert one.runner.model.mesh.size == 1
+    assert one.runner.stages[0].model.mesh.size == 1
     if more:
         compare_layouts(model, tokens)
 
@@ -60,7 +60,7 @@ def compare_layouts(model: str, tokens: dict[tuple[str, int], list[int]]) -> Non
     """Stacked layers, stages, and short types."""
     looped, also = engine(model, mesh="tp2", scan_layers="on")
     assert also == tokens, (also, tokens)
-    assert looped.runner.model.layout == "stacked"
+    assert looped.runner.stages[0].model.layout == "stacked"
     staged, also = engine(model, mesh="pp2", pipeline_layers="0,1")
     assert also == tokens, (also, tokens)
     assert [stage.model.config.num_layers for stage in staged.runner.stages] == [1, 1]
@@ -98,7 +98,7 @@ def check_budget(own: str) -> None:
     fitting.machine_memory, block = lambda: 128 << 20, 16 * 6 * 2 * 2 * 32 * 4
     for mesh, copies in (("tp2", 1), ("single", 1), (own, 2)):
         engine: Any = LLM("demo", **DEMO, **UNKEPT, mesh=mesh, dtype="float32").engine
-        on_all = sum(shard.data.nbytes for array in engine.runner.kv for shard in array.addressable_shards)
+        on_all = sum(shard.data.nbytes for array in engine.runner.stages[0].kv for shard in array.addressable_shards)
         assert on_all == engine.info.num_blocks * block * copies, mesh
         assert (16 << 20) * 0.95 < on_all <= 16 << 20, (mesh, on_all)
 

@@ -121,10 +121,10 @@ def table(model: LoadedModel) -> np.ndarray:
 def reset_after_moves() -> None:
     core = engine(MESHES["expert"], True, every=4)
     want, first = answers(core), table(model_over(MESHES["expert"], True))
-    placed = table(core.runner.model)
+    placed = table(core.runner.stages[0].model)
     assert (placed != first).any()
     core.runner.submit(Reset())
-    assert (table(core.runner.model) == placed).all()
+    assert (table(core.runner.stages[0].model) == placed).all()
     assert answers(make_core(core.runner)) == want
 
 

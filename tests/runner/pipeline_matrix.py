@@ -22,7 +22,6 @@ from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_scales_of_stages
-from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.spans import layer_spans
 from jaxinfer.runner.pipeline.stage import StagedModel, stage_meshes
 from jaxinfer.sampling import SamplingParams
@@ -103,7 +102,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, "max_scored": 4}
     sizes |= {"blocks": how["blocks"], "shards": mesh.data, "stages": mesh.stages, "drafting": drafting}
     shapes = tiny_shapes(model, **sizes)
-    runner = PipelineRunner(model, shapes) if mesh.stages > 1 else JaxRunner(parts[0], shapes)
+    runner = JaxRunner(model, shapes)
     runner.warm_up(lazy=mesh.stages == 1)
     asked = {"eos": EOS, "constraints": ToyConstraints(config.vocab_size), "clock": lambda: 0}  # every step drafts
     core = make_core(runner, ahead=how["ahead"], **asked)

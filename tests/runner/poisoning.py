@@ -11,17 +11,14 @@ import numpy as np
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.calls import CopyBlocks, Write
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward
+from jaxinfer.engine.step.packed import PackedStep
+from jaxinfer.engine.step.plan import MULTI_TOKEN
 from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from tests.engine.ledger import free, unread
 
-_Runner: Any = object
-"""What the class below is mixed into."""
 
-
-class _Poisoning(_Runner):
+class PoisoningRunner(JaxRunner):
     """A runner that puts NaN wherever nobody may read: before each step into blocks that are free once it is planned,
     and after it wherever no later step may read before it has written.
 
@@ -36,53 +33,33 @@ class _Poisoning(_Runner):
             self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(call.packed)["copies"]))
         super().write(call)
 
-    def forward(self, step: PackedForward) -> Any:
+    def run(self, step: PackedStep) -> Any:
+        if step.kind not in MULTI_TOKEN or len(self.stages) > 1:  # which is `begin` and `finish`
+            return super().run(step)
         self._poison(self._free)
-        return super().forward(step)
+        return self._poisoned(super().run(step))
 
-    def sample(self, step: PackedForward, begun: Any) -> Any:
-        return self._poisoned(super().sample(step, begun))
-
-    def burst(self, step: PackedBurst) -> Any:
+    def begin(self, step: PackedStep) -> Any:
         self._poison(self._free)
-        return self._poisoned(super().burst(step))
+        return super().begin(step)
 
-    def draft(self, step: PackedBurst) -> Any:
-        self._poison(self._free)
-        return super().draft(step)
-
-    def verify(self, step: PackedBurst, begun: Any, counts: np.ndarray) -> Any:
-        return self._poisoned(super().verify(step, begun, counts))
+    def finish(self, step: PackedStep, begun: Any, counts: np.ndarray | None) -> Any:
+        return self._poisoned(super().finish(step, begun, counts))
 
     def _poisoned(self, handle: Any) -> Any:
         """After a step."""
         self._poison(partial(unread, self.core))
         return handle
 
-    def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
-        """positions: of a group, bool [blocks, block size]. The device runs this between steps."""
-        raise NotImplementedError
-
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
         return _free(self.core, self.shapes.block_size, group, copied)
 
-
-class PoisoningRunner(_Poisoning, JaxRunner):
-    """Over one model, and what drafts for it."""
-
     def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
-        groups = followed_groups(self.model)
-        blocks, kept = self.kv[: len(groups)], self.kv[len(groups) :]
-        self.kv = (*_poisoned_blocks(groups, blocks, positions), *kept)
-
-
-class PoisoningPipeline(_Poisoning, PipelineRunner):
-    """Over stages, which may be on one device."""
-
-    def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
+        """positions: of a group, bool [blocks, block size]. The device runs this between steps."""
         for stage in self.stages:
             groups = [stage.stage.groups[group] for group in followed_groups(stage.model)]
-            stage.kv = _poisoned_blocks(groups, stage.kv, positions)
+            blocks, kept = stage.kv[: len(groups)], stage.kv[len(groups) :]
+            stage.kv = (*_poisoned_blocks(groups, blocks, positions), *kept)
 
 
 def _poisoned_blocks(

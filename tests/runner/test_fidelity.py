@@ -44,7 +44,7 @@ class Bench:
 @cache
 def bench(name: str) -> Bench:
     runner = tiny_runner(MODELS[name], max_num_seqs=32)
-    judge = Judge(runner.model)
+    judge = Judge(runner.stages[0].model)
     alone: Outputs = {}
     for subject in SUBJECTS:
         alone |= drive(make_core(runner, ahead=0, caching=False), [subject])
@@ -258,12 +258,12 @@ def test_min_tokens_stop_ids_and_end_of_sequence(ahead) -> None:
 @pytest.mark.few(3)
 @pytest.mark.parametrize("ahead", AHEAD)
 def test_logits_that_are_not_finite_end_their_request_alone(models, ahead, monkeypatch) -> None:
-    model = models.runner.model
+    model = models.runner.stages[0].model
     at = next(i for i, w in enumerate(plan_model(model.config, model.dtype).weights) if w.path == ("embed",))
     weights = list(model.weights)
     poison = 123
     weights[at] = weights[at].at[poison].set(jnp.nan)
-    monkeypatch.setattr(models.runner, "model", replace(model, weights=tuple(weights)))
+    monkeypatch.setattr(models.runner.stages[0], "model", replace(model, weights=tuple(weights)))
     assert not any(poison in [*s.prompt_token_ids] for s in SUBJECTS)
     bad = [
         GenerateRequest("bad", [1, 2, poison, 4, 5], greedy(20)),

@@ -31,7 +31,7 @@ def test_a_follower_gives_the_same(options: dict[str, Any]) -> None:
     """After a step that failed, too, and bit by bit."""
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "blocks": 40, **options}
     runner, other = (tiny_runner((None, 12), **sizes) for _ in range(2))
-    other.programs = runner.programs  # compiled once
+    other.stages[0].programs = runner.stages[0].programs  # compiled once
     device = FailingCalls(runner)
     pair = Followed(device, other)
     core = make_core(pair.leader, constraints=ToyConstraints(VOCABULARY))

@@ -45,14 +45,16 @@ def test_blocks_fit_the_budget_and_no_grid_step_more_would() -> None:
 @pytest.mark.parametrize(("codes", "width"), [(None, 4), ("bfloat16", 2), ("float8_e4m3fn", 1), ("int8", 1)])
 def test_a_block_costs_what_its_arrays_take(codes: KVCodes | None, width: int) -> None:
     model = tiny_model((None, 12), codes=codes)
-    for group, kv in enumerate(JaxRunner(model, SHAPES).kv):
+    for group, kv in enumerate(JaxRunner(model, SHAPES).stages[0].kv):
         blocks = SHAPES.groups[group].num_blocks
         assert memory.block_bytes(model, group, 4) * blocks == kv.nbytes == blocks * 4 * 2 * 2 * 8 * width
 
 
 def test_slot_state_is_not_underestimated() -> None:
     runner = JaxRunner(MODEL, SHAPES)
-    arrays = jax.tree.leaves((runner._state, runner._params, runner._tables))
+    arrays = jax.tree.leaves(
+        (runner.stages[0].slots.state, runner.stages[0].slots.params, runner.stages[0].slots.tables)
+    )
     slots, groups = SHAPES.num_slots, len(SHAPES.groups)
     assert sum(array.nbytes for array in arrays) <= slots * (2 * 300 + 4 * groups * SHAPES.blocks_per_row + 4096)
 

@@ -45,20 +45,20 @@ def requests() -> list[GenerateRequest]:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_bursts_give_what_single_steps_give(ahead: int) -> None:
+def test_several_steps_give_what_single_steps_give(ahead: int) -> None:
     single = drive(make_core(runner(1), ahead=ahead, eos=EOS), requests())
     compiles = runner(5).status().compiles_after_ready
-    burst = drive(make_core(runner(5), ahead=ahead, eos=EOS), requests())
+    several = drive(make_core(runner(5), ahead=ahead, eos=EOS), requests())
     assert runner(5).status().compiles_after_ready == compiles
-    check_all(Judge(runner(1).model), requests(), burst)
+    check_all(Judge(runner(1).stages[0].model), requests(), several)
     for key, output in single.items():
-        assert (burst[key].tokens, burst[key].reason, burst[key].stopped_by) == (
+        assert (several[key].tokens, several[key].reason, several[key].stopped_by) == (
             output.tokens, output.reason, output.stopped_by,
         )  # fmt: skip
     assert single["stops", 0].reason is FinishReason.STOP
 
 
-def test_a_burst_ends_when_every_row_has_ended() -> None:
+def test_several_steps_end_when_every_row_has_ended() -> None:
     """The loop's count, read off the slot's position: rows that stop early leave the rest of the steps undone."""
     made, (subject,) = runner(5), [request for request in requests() if request.request_id == "stops"]
     made.reset()
@@ -66,4 +66,7 @@ def test_a_burst_ends_when_every_row_has_ended() -> None:
     outputs = drive(core, [subject])
     tokens = outputs["stops", 0].tokens
     # Steps ahead of the stop found the row ended, and drew nothing more.
-    assert int(unpack_newest(made._state.newest).length.max()) == len(subject.prompt_token_ids) + len(tokens) - 1
+    assert (
+        int(unpack_newest(made.stages[0].slots.state.newest).length.max())
+        == len(subject.prompt_token_ids) + len(tokens) - 1
+    )

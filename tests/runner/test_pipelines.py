@@ -22,9 +22,7 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.memory import handed_bytes
 from jaxinfer.runner.pipeline.fitting import costs_of_stages
 from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
-from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.stage import StagedModel, stages_of
-from jaxinfer.runner.pipeline.stage_device import StageDevice
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.draws import first_seed
@@ -53,7 +51,7 @@ def test_two_stages_of_four_devices_with_whole_experts() -> None:
     run_on_devices(pipeline_matrix.compare_few_blocks, 8)
 
 
-def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: Any) -> PipelineRunner:
+def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: Any) -> JaxRunner:
     """Stages that end before these layers, all on one device. A draft model is the model itself."""
     whole, firsts = tiny_model(windows).config, (0, *ends)
     stages = [whole.stage(first, last) for first, last in zip(firsts, (*ends, len(windows)), strict=True)]
@@ -61,7 +59,7 @@ def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: An
     assert model.config == whole
     if (drafting := sizes.get("drafting")) is not None and drafting.method == "draft_model":
         model = StagedModel((with_draft(model.parts[0], tiny_model(windows)), *model.parts[1:]))
-    runner = PipelineRunner(model, tiny_shapes(model, **sizes, stages=len(stages)))
+    runner = JaxRunner(model, tiny_shapes(model, **sizes, stages=len(stages)))
     runner.warm_up(lazy=True)
     return runner
 
@@ -82,12 +80,12 @@ def alone(method: Method | None = None) -> JaxRunner:
 
 
 @cache
-def three_stages(method: Method) -> PipelineRunner:
+def three_stages(method: Method) -> JaxRunner:
     return pipeline(WINDOWS, (1, 2), **FEW_ROWS, drafting=Speculation(3, 1, 2, method))
 
 
 @cache
-def two_stages(drafting: Speculation | None) -> PipelineRunner:
+def two_stages(drafting: Speculation | None) -> JaxRunner:
     return pipeline(WINDOWS, (1,), **FEW_ROWS, drafting=drafting)
 
 
@@ -173,7 +171,6 @@ def test_a_program_that_fails_with_steps_in_flight(
     requests = [GenerateRequest(str(i), prompt, SamplingParams(**asked)) for i, prompt in enumerate(prompts)]
     right = tokens_of(drive(make_core(runner, ahead=2, clock=lambda: 0), requests))
     failed = runner.stages[stage]
-    assert isinstance(failed, StageDevice)
     failing = FailingPrograms(failed.programs, 3, kind)
     monkeypatch.setattr(failed, "programs", failing)
     before = [array for each in runner.stages for array in each.kv]
@@ -211,7 +208,7 @@ def test_the_load_of_experts_is_that_of_the_whole() -> None:
     parts = tuple(random_model(stage, dtype=whole.dtype, mesh=whole.mesh) for stage in stages)
     sizes = {"max_num_seqs": 2, "max_num_batched_tokens": 16}
     alone = JaxRunner(whole, tiny_shapes(whole, **sizes))
-    both = PipelineRunner(StagedModel(parts), tiny_shapes(whole, **sizes, stages=2))
+    both = JaxRunner(StagedModel(parts), tiny_shapes(whole, **sizes, stages=2))
     asked = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
     loads = []
     for runner in (alone, both):

@@ -45,7 +45,7 @@ def small_store(folder: Path, name: str = "set", key: bytes = KEY) -> ProgramSto
 
 
 def runner_in(folder: Path) -> JaxRunner:
-    return JaxRunner(MODEL, SHAPES, options={}, store=store_in(folder))
+    return JaxRunner(MODEL, SHAPES, options={}, stores=[store_in(folder)])
 
 
 def tokens_of(runner: JaxRunner) -> dict[Any, list[int]]:
@@ -79,15 +79,15 @@ def test_a_second_start_traces_nothing_and_gives_the_same(kept, lazy: bool, monk
     assert tokens_of(runner) == tokens
     if not lazy:
         assert [(done, cached) for _, done, _, _, cached in told] == [(i + 1, True) for i in range(len(told))]
-        assert len(told) == len(runner.programs.names)
-        assert runner.programs.seconds.tracing == 0 < runner.programs.seconds.total
+        assert len(told) == len(runner.stages[0].programs.names)
+        assert runner.stages[0].programs.seconds.tracing == 0 < runner.stages[0].programs.seconds.total
         assert runner.status().compiles_after_ready == 0
 
 
 def test_arguments_are_donated_to_a_kept_program(kept) -> None:
     runner = runner_in(kept[0])
     runner.warm_up()
-    before = [*runner.kv, runner._tables[0], runner._state.newest]
+    before = [*runner.stages[0].kv, runner.stages[0].slots.tables[0], runner.stages[0].slots.state.newest]
     tokens_of(runner)
     assert all(array.is_deleted() for array in before)
 

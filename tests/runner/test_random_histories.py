@@ -18,7 +18,7 @@ from tests.engine.histories import Histories
 from tests.engine.outputs import Output
 from tests.engine.toy_grammar import ToyConstraints
 from tests.models.eagle3_folder import tiny_head
-from tests.runner.poisoning import PoisoningPipeline, PoisoningRunner
+from tests.runner.poisoning import PoisoningRunner
 from tests.runner.tiny import VOCABULARY, Judge, make_core, near_model, tiny_model, tiny_shapes
 from tests.turns import one_of
 
@@ -44,7 +44,7 @@ def runner(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoning
 
 
 @cache
-def pipeline(windows: tuple[int | None, ...], drafter: Method | None) -> PoisoningPipeline:
+def pipeline(windows: tuple[int | None, ...], drafter: Method | None) -> PoisoningRunner:
     """The same model, a stage a layer."""
     model, mesh = tiny_model(windows), make_mesh()
     stages = [model.config.stage(layer, layer + 1) for layer in range(model.config.num_layers)]
@@ -55,14 +55,14 @@ def pipeline(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoni
     sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
     sizes |= {"block_size": BLOCK, "admit_slots": 2, "copy_blocks": 2, "stages": len(stages)}
     shapes = tiny_shapes(model, **sizes, drafting=drafting)
-    made = PoisoningPipeline(StagedModel(parts), shapes)
+    made = PoisoningRunner(StagedModel(parts), shapes)
     made.warm_up(lazy=True)
     return made
 
 
 @cache
 def judge(windows: tuple[int | None, ...]) -> Judge:
-    return Judge(runner(windows, None).model, 48)
+    return Judge(runner(windows, None).stages[0].model, 48)
 
 
 class RealHistories(Histories):

@@ -8,9 +8,10 @@ from stage_programs import check_handed
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import abstract_model
+from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.begun_rows import Passed
 from jaxinfer.runner.pipeline.stage import Stage, stages_of
-from jaxinfer.runner.pipeline.stage_forward import Passed, StageForwarded
-from jaxinfer.runner.pipeline.stage_table import StageTable
+from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.speculation import Speculation
 from tests.runner.mesh_matrix import MODELS
 
@@ -22,8 +23,8 @@ def array(*shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
-def given(hidden: object, scored: object = None) -> StageForwarded:
-    return StageForwarded((), (), None, hidden, scored)  # pyright: ignore[reportArgumentType]
+def given(hidden: object, scored: object = None) -> Forward:
+    return Forward((), (), None, hidden, scored)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def given(hidden: object, scored: object = None) -> StageForwarded:
         (given(None), "hands over ; "),
     ],
 )
-def test_anything_but_hidden_states_is_refused(out: StageForwarded, told: str) -> None:
+def test_anything_but_hidden_states_is_refused(out: Forward, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         check_handed(out, FIRST, (16, 128))
     check_handed(out, LAST, (16, 128))
@@ -54,7 +55,7 @@ def test_a_stage_is_given_what_the_one_before_hands_over(name: str, drafting: Sp
     shapes = EngineShapes(8, 32, 8, 96, 16, (KVGroup(whole.kv_groups[0].window, 20),), whole.vocab_size, **sizes)
     stages = stages_of(whole, parts)
     tables = [
-        StageTable(abstract_model(part, dtype=BFLOAT16), shapes, stage)
+        ProgramTable(abstract_model(part, dtype=BFLOAT16), shapes, stage)
         for part, stage in zip(parts, stages, strict=True)
     ]
     for number, (table, stage) in enumerate(zip(tables[:-1], stages, strict=False)):
@@ -67,5 +68,5 @@ def test_a_stage_is_given_what_the_one_before_hands_over(name: str, drafting: Sp
             assert (taken.hidden.shape, taken.hidden.dtype) == (out.hidden.shape, out.hidden.dtype)
             if taken.rows is not None and stage.is_first:
                 first = jax.eval_shape(table["draft", size].function, *table["draft", size].arguments)
-                rows = first.drafted if kind == "verify" else out.rows
+                rows = first[2] if kind == "verify" else out.rows
                 assert (taken.rows.shape, taken.rows.dtype) == (rows.shape, rows.dtype)

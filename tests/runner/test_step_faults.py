@@ -58,7 +58,7 @@ def tokens_of(outputs: Outputs) -> dict[tuple[str, int], list[int]]:
 def without_faults() -> dict[tuple[str, int], list[int]]:
     runner().reset()
     outputs = drive(make_core(runner()), workload())
-    check_all(Judge(runner().model), workload(), outputs)
+    check_all(Judge(runner().stages[0].model), workload(), outputs)
     return tokens_of(outputs)
 
 
@@ -69,7 +69,7 @@ def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead
     for at in (1, 2, 4):
         jax.clear_caches()
         compiles.clear()
-        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, at, kind))
+        monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(device.stages[0].programs, at, kind))
         core = make_core(device, ahead=ahead)
         outputs = drive(core, workload())
         assert core.stats().core.step_faults == 1
@@ -78,7 +78,7 @@ def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead
         monkeypatch.undo()
     for request in workload():
         if request.sampling.n == 1:
-            check_logprobs(Judge(device.model), request, outputs[request.request_id, 0])
+            check_logprobs(Judge(device.stages[0].model), request, outputs[request.request_id, 0])
 
 
 def test_a_result_that_cannot_be_read_is_a_fault(monkeypatch) -> None:
@@ -100,16 +100,16 @@ def test_a_result_that_cannot_be_read_is_a_fault(monkeypatch) -> None:
 @pytest.mark.parametrize("kind", ["admit", "decode", "sample"])
 def test_a_fault_is_replayed_from_its_recording(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = runner()
-    programs = device.programs
+    programs = device.stages[0].programs
     device.reset()
-    monkeypatch.setattr(device, "programs", FailingPrograms(programs, 3, kind))
+    monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(programs, 3, kind))
     drive(make_core(RecordingRunner(device, tmp_path)), workload())
     (file,) = tmp_path.iterdir()
     recording = read_recording(file)
     assert recording.fault.error == "RuntimeError: the program failed"
     for at, fault in ((3, recording.fault), (100, None)):
         device.reset()
-        monkeypatch.setattr(device, "programs", FailingPrograms(programs, at, kind))
+        monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(programs, at, kind))
         assert replay(device, recording) == fault
     device.reset()
 
@@ -118,24 +118,33 @@ def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:
     """Though arrays are held elsewhere, as by a traceback: they go before new ones are made."""
     without_faults()
     device, held = runner(), []
-    make = device._make_slots
+    make = device.stages[0]._make_slots
 
     def make_slots() -> Any:
         assert all(array.is_deleted() for array in held)
-        assert not any(array.is_deleted() for array in device.model.weights)
+        assert not any(array.is_deleted() for array in device.stages[0].model.weights)
         return make()
 
     def reset() -> None:
-        held.extend(jax.tree.leaves((device.kv, device._state, device._params, device._tables)))
+        held.extend(
+            jax.tree.leaves(
+                (
+                    device.stages[0].kv,
+                    device.stages[0].slots.state,
+                    device.stages[0].slots.params,
+                    device.stages[0].slots.tables,
+                )
+            )
+        )
         JaxRunner.reset(device)
 
     # (pytest keeps every record that is logged, and with it the frames of the error)
     monkeypatch.setattr(engine_core.log, "disabled", True)
     drive(make_core(device), workload())
     before = _live_bytes()
-    monkeypatch.setattr(device, "_make_slots", make_slots)
+    monkeypatch.setattr(device.stages[0], "_make_slots", make_slots)
     monkeypatch.setattr(device, "reset", reset)
-    monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, 3, "sample"))
+    monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(device.stages[0].programs, 3, "sample"))
     core = make_core(device)
     drive(core, workload())
     assert core.stats().core.step_faults == 1

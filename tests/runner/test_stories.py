@@ -58,7 +58,7 @@ def test_logprobs_of_whole_texts_are_the_references() -> None:
         for i, case in enumerate(reference())
     ]
     outputs = drive(make_core(runner()), asked)
-    judge = Judge(runner().model, 160)
+    judge = Judge(runner().stages[0].model, 160)
     for i, case in enumerate(reference()):
         output, start = outputs[f"r{i}", 0], len(case["prompt_token_ids"])
         assert output.prompt_logprobs is not None
@@ -87,4 +87,4 @@ def test_sampled_texts_are_right_token_by_token() -> None:
         GenerateRequest(f"s{i}", case["prompt_token_ids"], seeded(60, i, n=2)) for i, case in enumerate(reference())
     ]
     outputs = drive(make_core(runner()), asked)
-    check_all(Judge(runner().model, 160), asked, outputs)
+    check_all(Judge(runner().stages[0].model, 160), asked, outputs)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner import jax_runner
 from jaxinfer.runner.jax_runner import Forwarded, JaxRunner
@@ -59,7 +59,7 @@ TABLE: dict[str, Sequence[Any]] = {
 
 @cache
 def runner() -> JaxRunner:
-    """Two KV groups, prompts of several chunks, blocks for less than four long requests, bursts of three steps."""
+    """Two KV groups, prompts of several chunks, blocks for less than four long requests, three decode steps at once."""
     assert MAX_LOGIT_BIAS >= VOCABULARY
     model = tiny_model((None, 12))
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "blocks": 30, "admit_slots": 2, "decode_steps": 3}
@@ -113,8 +113,8 @@ def test_nothing_compiles_and_nothing_else_is_dispatched(ahead, chunk, compiles)
 
 def test_a_fresh_runner_counts_from_its_readiness() -> None:
     device = runner()
-    assert set(device.programs._compiled) == set(device.programs.names)
-    assert len(device.programs.names) == 1 + 2 + 3 + 3 + 2 + 1 + 3
+    assert set(device.stages[0].programs._compiled) == set(device.stages[0].programs.names)
+    assert len(device.stages[0].programs.names) == 1 + 2 + 3 + 3 + 2 + 1 + 3
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def slow_calls(monkeypatch) -> list[int]:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_calls_stay_on_the_cpp_path(ahead, slow_calls) -> None:
     device = runner()
-    assert all(isinstance(program, jax.stages.Compiled) for program in device.programs._compiled.values())
+    assert all(isinstance(program, jax.stages.Compiled) for program in device.stages[0].programs._compiled.values())
     # JAX keeps fast paths of a bounded number of programs, which other tests may have pushed out.
     device._run_all()
     slow_calls.clear()
@@ -201,9 +201,9 @@ class RecordingPrograms:
 def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
     """No array is used twice, and one may be written over once its step was collected, without harm."""
     device = runner()
-    recorder = RecordingPrograms(device.programs)
-    monkeypatch.setattr(device, "programs", recorder)
-    collect = device.collect
+    recorder = RecordingPrograms(device.stages[0].programs)
+    monkeypatch.setattr(device.stages[0], "programs", recorder)
+    result = device.result
     every: list[np.ndarray] = []
 
     def recording(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,15 +216,14 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
 
         return started
 
-    def overwriting_collect(pair) -> Any:
-        result = collect(pair[0])
+    def overwriting_result(pair) -> Any:
+        found = result(pair[0])
         for array in pair[1]:
             array[:] = 2**31 - 1
-        return result
+        return found
 
-    for name in ("sample", "burst"):
-        monkeypatch.setattr(device, name, recording(getattr(device, name)))
-    monkeypatch.setattr(device, "collect", overwriting_collect)
+    monkeypatch.setattr(device, "run", recording(device.run))
+    monkeypatch.setattr(device, "result", overwriting_result)
     rng = np.random.default_rng(31)
     requests = [
         GenerateRequest(f"r{i}", random_prompt(rng, 3 + 9 * i), seeded(12, i) if i % 2 else greedy(12))
@@ -232,7 +231,7 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
     ]
     outputs = drive(make_core(device, ahead=ahead), requests)
     monkeypatch.undo()
-    check_all(Judge(device.model), requests, outputs)
+    check_all(Judge(device.stages[0].model), requests, outputs)
     assert len(every) > 15
     spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in every)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
@@ -244,17 +243,17 @@ def test_lazy_compiling_compiles_only_what_runs() -> None:
     lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30))
     lazy.warm_up(lazy=True)
     assert lazy.status().compiles_after_ready == 0
-    assert not lazy.programs._compiled
+    assert not lazy.stages[0].programs._compiled
     drive(make_core(lazy), [GenerateRequest("r", [1, 2, 3], greedy(3))])
-    assert set(lazy.programs._compiled) == {("admit", 0), ("mixed", 16), ("decode", 1), ("sample", 1)}
+    assert set(lazy.stages[0].programs._compiled) == {("admit", 0), ("mixed", 16), ("decode", 1), ("sample", 1)}
     assert lazy.status().compiles_after_ready >= 4
     assert lazy.late_programs.count == 4
     assert lazy.late_programs.seconds > 0
     again = [replace(GenerateRequest("r", [4, 2, 3], greedy(3)), request_id=name) for name in "ab"]
     drive(make_core(lazy), again[:1])
-    compiled = dict(lazy.programs._compiled)
+    compiled = dict(lazy.stages[0].programs._compiled)
     drive(make_core(lazy), again[1:])
-    assert lazy.programs._compiled == compiled
+    assert lazy.stages[0].programs._compiled == compiled
     assert lazy.late_programs.count == len(compiled)
 
 
@@ -269,13 +268,13 @@ def test_several_hosts_run_each_forward_pass_equally_often(
     model = tiny_model((None,))
     warming = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16))
     calls: Counter[tuple[str, int]] = Counter()
-    forward = warming.forward
+    forward = warming.begin
 
-    def counting(step: PackedForward) -> Forwarded:
+    def counting(step: PackedStep) -> Forwarded:
         calls[step.kind, step.bucket] += 1
         return forward(step)
 
-    monkeypatch.setattr(warming, "forward", counting)
+    monkeypatch.setattr(warming, "begin", counting)
     warming.warm_up()
     assert set(calls.values()) == runs
 
@@ -285,13 +284,13 @@ def test_with_few_sizes_a_forward_pass_is_timed_over_a_row(monkeypatch: pytest.M
     model = tiny_model((None,))
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, few_sizes=True)
     warming, rows = JaxRunner(model, shapes), dict[tuple[str, int], list[int]]()
-    forward = warming.forward
+    forward = warming.begin
 
-    def counting(step: PackedForward) -> Forwarded:
+    def counting(step: PackedStep) -> Forwarded:
         rows.setdefault((step.kind, step.bucket), []).append(step.num_rows)
         return forward(step)
 
-    monkeypatch.setattr(warming, "forward", counting)
+    monkeypatch.setattr(warming, "begin", counting)
     warming.warm_up()
     assert rows.keys() == warming.step_seconds.keys()
     assert all(counts == [0, 1] for counts in rows.values())

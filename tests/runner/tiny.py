@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
-from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.stage import StagedModel
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
@@ -32,7 +31,6 @@ from tests.models.dense import dense_attention
 from tests.runner import oracle
 
 VOCABULARY = 300
-AnyRunner = TypeVar("AnyRunner", JaxRunner, PipelineRunner)
 
 
 def tiny_model(
@@ -93,7 +91,7 @@ def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShape
     return EngineShapes(groups=groups, **sizes)
 
 
-def with_blocks(monkeypatch: pytest.MonkeyPatch, device: AnyRunner, blocks: int) -> AnyRunner:
+def with_blocks(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, blocks: int) -> JaxRunner:
     """The same device and programs; an engine is given so many blocks of each group, fewer than there are."""
     groups = tuple(group._replace(num_blocks=blocks) for group in device.shapes.groups)
     monkeypatch.setattr(device, "shapes", replace(device.shapes, groups=groups))

@@ -96,12 +96,17 @@ def count_blocks() -> None:
         assert memory.block_costs(model, shapes) == [memory.block_costs(one, shapes)[0] // parts]
         runner = JaxRunner(model, memory.with_blocks(shapes, [count]))
         for device in model.mesh.devices.flat:
-            arrays = (*model.weights, *model.head, *runner.kv, *jax.tree.leaves((runner._state, runner._params)))
+            arrays = (
+                *model.weights,
+                *model.head,
+                *runner.stages[0].kv,
+                *jax.tree.leaves((runner.stages[0].slots.state, runner.stages[0].slots.params)),
+            )
             shards = (shard for array in arrays for shard in array.addressable_shards)
             here = sum(shard.data.nbytes for shard in shards if shard.device == device)
             left = limit - here - memory.step_temporaries(model, shapes)
             assert 0 <= left < limit // 64 + 20_000, left
-        on_all = sum(shard.data.nbytes for array in runner.kv for shard in array.addressable_shards)
+        on_all = sum(shard.data.nbytes for array in runner.stages[0].kv for shard in array.addressable_shards)
         assert memory.block_costs(model, shapes)[0] * model.mesh.size * count == on_all
     for keys in ({program_key(model, shapes, {}) for model in (one, two, other)},
                  {shapes_digest(model, shapes) for model in (one, two, other)}):  # fmt: skip

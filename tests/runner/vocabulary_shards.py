@@ -128,7 +128,7 @@ def compare_engines() -> None:
         runner.warm_up(lazy=True)
         requests = [GenerateRequest(str(i), list(range(20, 30 + i)), params) for i, params in enumerate(asked)]
         out = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
-        return out, runner._state.counts[: runner.shapes.scratch_slot]  # where padding counts, too
+        return out, runner.stages[0].slots.state.counts[: runner.shapes.scratch_slot]  # where padding counts, too
 
     for steps in (1, 4):
         two, counts = answers(MeshConfig({"tensor": 2}), steps)

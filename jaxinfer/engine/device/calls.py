@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from jaxinfer.engine.array_coding import DTYPES, array, plain
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.step.packed import PackedHistory, PackedMasks, PackedStep
 
 
 class _Call(msgspec.Struct, array_like=True, tag=True):
@@ -42,18 +42,11 @@ class SetMasks(_Call):
     packed: PackedMasks
 
 
-class Forward(_Call):
-    """Starts a step. samples: as a whole; if False its forward pass alone, and `Sample` comes later."""
+class Start(_Call):
+    """Starts a step. samples: as a whole; if False without its sampling: its drafts, if it drafts, may be read, and
+    `Sample` comes later."""
 
-    step: PackedForward
-    samples: bool = True
-
-
-class Burst(_Call):
-    """Starts a step by which rows may get several tokens. samples: as a whole; if False it drafts, which may be read,
-    and starts its forward pass, and `Sample` comes later."""
-
-    step: PackedBurst
+    step: PackedStep
     samples: bool = True
 
 
@@ -71,13 +64,13 @@ class Reset(_Call):
 
 Write = InitSlots | SetHistory | CopyBlocks | SetMasks
 """Calls that change what the device remembers."""
-Call = Write | Forward | Burst | Sample | Reset
+Call = Write | Start | Sample | Reset
 
 
 def sampled_by(call: Call) -> int | None:
     """Return the index of the step that a call starts to sample, after which it can be collected."""
     match call:
-        case Forward(step, samples=True) | Burst(step, samples=True):
+        case Start(step, samples=True):
             return step.index
         case Sample(index):
             return index

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxinfer.engine.device.calls import Burst, Call, Forward, Reset, Sample, Write
+from jaxinfer.engine.device.calls import Call, Reset, Sample, Start, Write
 from jaxinfer.engine.device.runner import Drafts
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedStep
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepResult
 
 
@@ -16,24 +16,18 @@ class DeviceRunner(ABC):
 
     def __init__(self) -> None:
         self._begun: dict[int, tuple[PackedStep, Any]] = {}
-        """Steps that wait for `Sample`, and what `forward` or `draft` returned for each."""
+        """Steps that wait for `Sample`, and what `begin` returned for each."""
         self._in_flight: dict[int, Any] = {}
 
     def submit(self, call: Call) -> None:
         """Starts what a call asks for, as `Runner.submit`."""
         match call:
-            case Forward(step, samples):
-                begun = self.forward(step)
-                if samples:
-                    self._in_flight[step.index] = self.sample(step, begun)
-                else:
-                    self._begun[step.index] = step, begun
-            case Burst(step, samples=True):
-                self._in_flight[step.index] = self.burst(step)
-            case Burst(step):
-                self._begun[step.index] = step, self.draft(step)
+            case Start(step, samples=True):
+                self._in_flight[step.index] = self.run(step)
+            case Start(step):
+                self._begun[step.index] = step, self.begin(step)
             case Sample(index, counts):
-                self._in_flight[index] = self._sampled(*self._begun.pop(index), counts)
+                self._in_flight[index] = self.finish(*self._begun.pop(index), counts)
             case Reset():
                 self._begun.clear()
                 self._in_flight.clear()
@@ -43,48 +37,32 @@ class DeviceRunner(ABC):
 
     def read_drafts(self, index: int) -> Drafts:
         """Waits for the drafts of a step, as `Runner.read_drafts`."""
-        step, begun = self._begun[index]
-        assert isinstance(step, PackedBurst)
-        return self.drafts(step, begun)
+        return self.drafts(*self._begun[index])
 
     def collect(self, index: int) -> StepResult:
         """Waits for a step, as `Runner.collect`."""
         return self.result(self._in_flight.pop(index))
 
-    def _sampled(self, step: PackedStep, begun: Any, counts: np.ndarray | None) -> Any:
-        if isinstance(step, PackedForward):
-            return self.sample(step, begun)
-        assert counts is not None
-        return self.verify(step, begun, counts)
+    def run(self, step: PackedStep) -> Any:
+        """Starts a step as a whole. Returns what `result` needs."""
+        return self.finish(step, self.begin(step), None)
 
     @abstractmethod
     def write(self, call: Write) -> None:
         """Starts to change what the device remembers."""
 
     @abstractmethod
-    def forward(self, step: PackedForward) -> Any:
-        """Starts a forward pass. Returns what `sample` needs of it."""
+    def begin(self, step: PackedStep) -> Any:
+        """Starts a forward pass, over drafts if the step drafts. Returns what `drafts` and `finish` need of it."""
 
     @abstractmethod
-    def sample(self, step: PackedForward, begun: Any) -> Any:
-        """Starts to sample after a forward pass. Returns what `result` needs."""
-
-    @abstractmethod
-    def burst(self, step: PackedBurst) -> Any:
-        """Starts a step by which rows may get several tokens. Returns what `result` needs."""
-
-    @abstractmethod
-    def draft(self, step: PackedBurst) -> Any:
-        """Starts to draft, and a forward pass over the drafts. Returns what `drafts` and `verify` need of both."""
-
-    @abstractmethod
-    def drafts(self, step: PackedBurst, begun: Any) -> Drafts:
+    def drafts(self, step: PackedStep, begun: Any) -> Drafts:
         """Waits for the drafts, not for the forward pass."""
 
     @abstractmethod
-    def verify(self, step: PackedBurst, begun: Any, counts: np.ndarray) -> Any:
-        """Starts to sample after a forward pass over drafts, of which each row may keep `counts`. Returns what `result`
-        needs."""
+    def finish(self, step: PackedStep, begun: Any, counts: np.ndarray | None) -> Any:
+        """Starts to sample after a forward pass. Returns what `result` needs. counts: as in `Sample`; None: all drafts
+        may be kept."""
 
     @abstractmethod
     def result(self, started: Any) -> StepResult:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from jaxinfer.engine.device.call_stream import CallReader
-from jaxinfer.engine.device.calls import Burst, Call, Forward, Reset, Sample, sampled_by
+from jaxinfer.engine.device.calls import Call, Reset, Sample, Start, sampled_by
 from jaxinfer.engine.device.runner import Runner
 
 
@@ -64,7 +64,7 @@ class Follower:
 
     def _perform(self, call: Call) -> None:
         match call:
-            case Forward(step, samples=False) | Burst(step, samples=False):
+            case Start(step, samples=False):
                 if len(self._unsampled) > self._steps_ahead:
                     unsampled = sorted(self._unsampled)
                     raise ValueError(f"index: step {step.index} comes, and {unsampled} are not sampled yet")

@@ -6,11 +6,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from jaxinfer.engine.device.calls import Burst, CopyBlocks, Forward, InitSlots, Sample, SetHistory, SetMasks
+from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, Sample, SetHistory, SetMasks, Start
 from jaxinfer.engine.device.runner import Drafts, Runner
-from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.packing import Packer
-from jaxinfer.engine.step.plan import StepPlan, StepResult
+from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 from jaxinfer.engine.step.slot_init import SlotInit
 
 ReadDrafts = Callable[[], Drafts]
@@ -55,10 +54,10 @@ class InFlightSteps:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:
             self._runner.submit(CopyBlocks(copies))
-        step, samples = self._packer.pack(plan), before_sampling is None
-        drafts = isinstance(step, PackedBurst)
-        self._runner.submit(Burst(step, samples) if drafts else Forward(step, samples))
+        step = self._packer.pack(plan)
+        self._runner.submit(Start(step, samples=before_sampling is None))
         if before_sampling is not None:
+            drafts = step.kind is StepKind.SPECULATE
             counts = before_sampling((lambda: self._runner.read_drafts(step.index)) if drafts else None)
             self._runner.submit(Sample(step.index, counts if drafts else None))
         return step.index

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from jaxinfer.engine.device.calls import Burst, Call, Forward, Reset, Sample, decode, encode
+from jaxinfer.engine.device.calls import Call, Reset, Sample, Start, decode, encode
 from jaxinfer.engine.device.runner import Drafts, Runner
 from jaxinfer.engine.device.wrapping import WrappingRunner
 from jaxinfer.engine.step.plan import StepResult
@@ -138,7 +138,7 @@ def _ask(runner: Runner, entry: Entry, begun: set[int]) -> None:
     match entry:
         case Entry("submit", bytes(message)):
             call = decode(message)
-            if isinstance(call, Forward | Burst):
+            if isinstance(call, Start):
                 begun.add(call.step.index)
             if not isinstance(call, Sample) or call.index in begun:
                 runner.submit(call)

@@ -20,8 +20,8 @@ from jaxinfer.engine.device.runner import DeviceMemory, Drafts, LatePrograms, Ru
 from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedStep
-from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
+from jaxinfer.engine.step.packed import PackedStep
+from jaxinfer.engine.step.plan import MULTI_TOKEN, LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGPROBS
 
@@ -71,27 +71,21 @@ class SimulatedRunner(DeviceRunner):
     def write(self, call: Write) -> None:
         self._writes.append(call)
 
-    def forward(self, step: PackedForward) -> float:
-        """When the step will be done: `sample` starts all of it, but the device is busy with it from now on."""
+    def begin(self, step: PackedStep) -> float:
+        """When the step will be done: `finish` starts all of it, but the device is busy with it from now on."""
         return self._done_at(step)
 
-    def sample(self, step: PackedForward, begun: float) -> _Step:
-        return self._begin(step, begun)
-
-    def burst(self, step: PackedBurst) -> _Step:
-        return self._begin(step, self._done_at(step))
-
-    def draft(self, step: PackedBurst) -> float:
-        """`verify` starts all of it."""
-        return self._done_at(step)
-
-    def drafts(self, step: PackedBurst, begun: float) -> Drafts:
+    def drafts(self, step: PackedStep, begun: float) -> Drafts:
         """None: nobody knows here what will be drawn."""
         none = np.zeros(step.num_rows, np.int32)
-        return Drafts(np.zeros((step.num_rows, self.shapes.burst - 1), np.int32), none)
+        return Drafts(np.zeros((step.num_rows, self.shapes.row_tokens - 1), np.int32), none)
 
-    def verify(self, step: PackedBurst, begun: float, counts: np.ndarray) -> _Step:
-        return self._begin(step, begun, step.in_rows(counts, self.shapes.shards))
+    def finish(self, step: PackedStep, begun: float, counts: np.ndarray | None) -> _Step:
+        legal = None if counts is None else step.in_rows(counts, self.shapes.shards)
+        started, self._writes = _Step(self._writes, step, begun, legal), []
+        if self._thread is not None:
+            self._work.put(started)
+        return started
 
     def _done_at(self, step: PackedStep) -> float:
         if self._pipeline is not None:
@@ -99,12 +93,6 @@ class SimulatedRunner(DeviceRunner):
         # Absolute: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
         return self._busy_until
-
-    def _begin(self, packed: PackedStep, deadline: float, legal: np.ndarray | None = None) -> _Step:
-        step, self._writes = _Step(self._writes, packed, deadline, legal), []
-        if self._thread is not None:
-            self._work.put(step)
-        return step
 
     def result(self, started: _Step) -> StepResult:
         if self._pipeline is not None:
@@ -161,20 +149,21 @@ class SimulatedRunner(DeviceRunner):
             self._write(call)
         packed = step.packed
         sections = zip(self._parts, self._sections(packed.array), strict=True)
-        if isinstance(packed, PackedBurst):
+        if packed.kind in MULTI_TOKEN:
             if not self._draws:
-                return packed.result(*self._nothing(packed))
+                return packed.result_of_rows(*self._nothing(packed))
             legal = [None] * self.shapes.shards if step.legal is None else self._sections(step.legal)
             each = zip(sections, legal, strict=True)
-            given = _joined([part.burst(packed, own, most) for (part, own), most in each])
-            return packed.result(*given, logprobs=_fake_logprobs(packed.of_rows(given[0])) if packed.logprobs else None)
+            given = _joined([part.multi_token(packed, own, most) for (part, own), most in each])
+            logprobs = _fake_logprobs(packed.picked(given[0])) if packed.logprobs else None
+            return packed.result_of_rows(*given, logprobs=logprobs)
         if not self._draws:
-            return packed.result(np.zeros(packed.num_scored, np.int32), None)
+            return packed.result_of_scored(np.zeros(packed.num_scored, np.int32), None)
         given = [part.forward(packed, section) for part, section in sections]
         drawn = [[column[: packed.scored_bucket] for column in columns] for columns in given]
-        tokens, targets = map(packed.of_scored, _joined(drawn))
+        tokens, targets = map(packed.picked, _joined(drawn))
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
-        return packed.result(tokens, logprobs)
+        return packed.result_of_scored(tokens, logprobs)
 
     def _write(self, call: Write) -> None:
         match call:
@@ -190,11 +179,11 @@ class SimulatedRunner(DeviceRunner):
             case SetHistory():
                 """Drafts come from nowhere here."""
 
-    def _nothing(self, packed: PackedBurst) -> "_Columns":
+    def _nothing(self, packed: PackedStep) -> "_Columns":
         """Token 0 as often as was planned, or as hits allow."""
-        layout = self._layouts.burst(packed.bucket)
+        layout = self._layouts.multi_token(packed.bucket)
         counts = np.concatenate([layout.views(section)["counts"] for section in self._sections(packed.array)])
-        tokens = np.zeros((len(counts), self.shapes.burst), np.int32)
+        tokens = np.zeros((len(counts), self.shapes.row_tokens), np.int32)
         if packed.kind is StepKind.MULTI_STEP:
             return tokens, counts, None, None, None
         drafted = np.maximum(counts - 1, 0)
@@ -203,8 +192,8 @@ class SimulatedRunner(DeviceRunner):
 
     def _num_tokens(self, step: PackedStep) -> int:
         """Return the number of tokens of a step, all shards together."""
-        if isinstance(step, PackedBurst):
-            views = (self._layouts.burst(step.bucket).views(section) for section in self._sections(step.array))
+        if step.kind in MULTI_TOKEN:
+            views = (self._layouts.multi_token(step.bucket).views(section) for section in self._sections(step.array))
             return sum(int(view["counts"].sum()) for view in views)
         if step.kind is StepKind.DECODE:
             return step.num_rows
@@ -217,7 +206,7 @@ class SimulatedRunner(DeviceRunner):
 
 _Drafts = np.ndarray | None
 _Columns = tuple[np.ndarray, np.ndarray, _Drafts, _Drafts, _Drafts]
-"""Columns of a burst's result, as `PackedBurst.result` takes them."""
+"""Columns of a result, as `PackedStep.result_of_rows` takes them."""
 
 
 def _joined(shards: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxinfer.engine.device.first_stage import FirstStage, Newest
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
@@ -78,7 +78,7 @@ class SimulatedShard:
             source, destination = copies.T
             kv[destination] = kv[source]
 
-    def forward(self, step: PackedForward, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, step: PackedStep, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens drawn, and targets, an entry a scored position and its padding. packed: the shard's section."""
         compute = self._decode if step.kind is StepKind.DECODE else self._mixed
         drawn = compute(step.bucket, packed, step.needs)
@@ -97,7 +97,7 @@ class SimulatedShard:
         if self._first is None:
             return self._newest.of(slots)
         known = self._first.newest(slots, view["drawn"][:rows], needs)
-        return known if self.shapes.burst > 1 else known._replace(position=view["starts"][:rows])
+        return known if self.shapes.row_tokens > 1 else known._replace(position=view["starts"][:rows])
 
     def _decode(self, bucket: int, packed: np.ndarray, needs: int) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.decode(bucket).views(packed)
@@ -108,15 +108,17 @@ class SimulatedShard:
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
 
-    def burst(self, step: PackedBurst, packed: np.ndarray, legal: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    def multi_token(
+        self, step: PackedStep, packed: np.ndarray, legal: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
         """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts, accepted ones, and 1 where they come
         from a prediction [rows], too: all drafts of a row that has one. packed: the shard's section. legal: [rows],
         drafts that may be kept; None: all of them."""
         if step.kind is StepKind.MULTI_STEP:
-            return self._burst(step.bucket, packed, None)
+            return self._multi_token(step.bucket, packed, None)
         if self._first is None:
             return self._speculate(step.bucket, packed, legal)
-        view = self._layouts.burst(step.bucket).views(packed)
+        view = self._layouts.multi_token(step.bucket).views(packed)
         known = self._held(view, step.bucket, step.needs)
         self.length[view["slots"]], self.last_token[view["slots"]] = known  # what drafts begin with
         given = self._speculate(step.bucket, packed, legal)
@@ -124,31 +126,32 @@ class SimulatedShard:
         return given
 
     def _speculate(self, bucket: int, packed: np.ndarray, legal: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        drafts, hits = (self._random.random((bucket, self.shapes.burst - 1)) < rate for rate in (0.8, self._hit_rate))
-        view = self._layouts.burst(bucket).views(packed)
+        size = (bucket, self.shapes.row_tokens - 1)
+        drafts, hits = (self._random.random(size) < rate for rate in (0.8, self._hit_rate))
+        view = self._layouts.multi_token(bucket).views(packed)
         most, has_prediction = view["counts"], self._predicted[view["slots"]] > 0
         drafted = np.minimum(np.cumprod(drafts, axis=1).sum(axis=1), np.maximum(most - 1, 0))
         drafted = drafted if legal is None else np.minimum(drafted, legal)
         kept = np.minimum(np.cumprod(hits, axis=1).sum(axis=1), drafted)
         self._write_drafts(bucket, packed, drafted)
-        tokens, counts = self._burst(bucket, packed, kept + 1)
+        tokens, counts = self._multi_token(bucket, packed, kept + 1)
         columns = (drafted, np.minimum(kept, counts), has_prediction & (drafted > 0))
         return tokens, counts, *(column.astype(np.int32) for column in columns)
 
     def _write_drafts(self, bucket: int, packed: np.ndarray, drafted: np.ndarray) -> None:
         """Write an unusable value for each draft, kept or not: computing drafts writes KV."""
-        view = self._layouts.burst(bucket).views(packed)
+        view = self._layouts.multi_token(bucket).views(packed)
         slots, starts = view["slots"], self.length[view["slots"]]
         self._update_tables(view)
         for step in range(1, drafted.max(initial=0) + 1):
             rows = drafted >= step
             self._write(slots[rows], starts[rows] + step, np.full(np.count_nonzero(rows), _NEVER_WRITTEN))
 
-    def _burst(self, bucket: int, packed: np.ndarray, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _multi_token(self, bucket: int, packed: np.ndarray, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """kept: tokens that each row gets at most; None: as many as are planned."""
-        view = self._layouts.burst(bucket).views(packed)
+        view = self._layouts.multi_token(bucket).views(packed)
         slots, most = view["slots"], view["counts"] if kept is None else np.minimum(view["counts"], kept)
-        tokens, counts = np.zeros((len(slots), self.shapes.burst), np.int32), np.zeros(len(slots), np.int32)
+        tokens, counts = np.zeros((len(slots), self.shapes.row_tokens), np.int32), np.zeros(len(slots), np.int32)
         self._update_tables(view)
         left = most > 0
         for at in range(most.max(initial=0)):

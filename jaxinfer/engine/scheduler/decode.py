@@ -12,7 +12,7 @@ from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepKind
 
 
-class BurstRows(NamedTuple):
+class MultiTokenRows(NamedTuple):
     """Rows that may get several tokens in one dispatch; int32, an entry a row: slots, the most tokens, and blocks that
     they need for these."""
 
@@ -67,7 +67,7 @@ class Decode:
             decode = decode[~np.isin(decode, waiting + preempted)]
         plan.add_decode(decode)
 
-    def may_burst(self, slots: np.ndarray) -> bool:
+    def may_take_several(self, slots: np.ndarray) -> bool:
         """Return whether these slots may get several tokens in one dispatch. Without drafting they may not if one is
         constrained or reports log-probabilities; with drafting they may not if too many would draft under masks, or one
         is not to draft."""
@@ -79,18 +79,18 @@ class Decode:
             return True
         return not table.plain_next[slots].any() and np.bincount(table.shards_of(slots)).max() <= self._most_checked
 
-    def burst_slots(self, step: int) -> np.ndarray:
+    def multi_token_slots(self, step: int) -> np.ndarray:
         """Return the slots that decide whether rows of a step may get several tokens: all that run, or with several
         stages those that are due, or else come next. step: the plan's index."""
         slots = self._state.running_slots()
-        if self._state.shapes.burst == 1 or self._state.must_drain:
+        if self._state.shapes.row_tokens == 1 or self._state.must_drain:
             return slots[:0]
         if self._stage_rows is None or not len(slots):
             return slots
         due = self._stage_rows.due(slots, step)
         return due if len(due) else self._stage_rows.next_due(slots)
 
-    def burst(self, slots: np.ndarray, most: int) -> BurstRows | None:
+    def multi_token(self, slots: np.ndarray, most: int) -> MultiTokenRows | None:
         """Plan at most `most` tokens for each of these slots; None if a single step must be planned.
 
         A single step is needed if a row has a prompt to compute, if nobody has more than one token left, or if blocks
@@ -105,7 +105,7 @@ class Decode:
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None
-        return BurstRows(slots, counts, blocks)
+        return MultiTokenRows(slots, counts, blocks)
 
     def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
         """Return whether each shard has as many blocks as its slots need."""
@@ -115,9 +115,9 @@ class Decode:
         needed = np.bincount(shards, blocks, minlength=len(self._state.kv_shards))
         return all(count <= kv.available() for count, kv in zip(needed, self._state.kv_shards, strict=True))
 
-    def plan_burst(self, plan: PlanBuilder, burst: BurstRows) -> None:
+    def plan_multi_token(self, plan: PlanBuilder, rows: MultiTokenRows) -> None:
         """Adds its rows, and the blocks that they need."""
-        table, (slots, counts, blocks) = self._state.table, burst
+        table, (slots, counts, blocks) = self._state.table, rows
         one = slots[blocks == 1]
         grown = not len(one) or self._blocks.grow_each(plan, one)
         for row in np.flatnonzero(blocks > 1).tolist():
@@ -128,4 +128,4 @@ class Decode:
         if not grown:
             raise RuntimeError("blocks that were available are not")
         kind = StepKind.MULTI_STEP if self._state.shapes.drafting is None else StepKind.SPECULATE
-        plan.add_burst(kind, slots, counts)
+        plan.add_multi_token(kind, slots, counts)

@@ -126,7 +126,7 @@ class Scheduler:
         self.admission.begin_plan()
         if self.state.kv.has_windows:
             self._blocks.trim_windows()
-        if not self._plan_burst(plan):
+        if not self._plan_multi_token(plan):
             if self._decode.plan(plan, self._steps):
                 self.admission.num_partial = 0
             else:
@@ -135,24 +135,24 @@ class Scheduler:
         if plan.empty and not plan.admissions:
             self._decode.plan_ahead(plan)
 
-    def _plan_burst(self, plan: PlanBuilder) -> bool:
+    def _plan_multi_token(self, plan: PlanBuilder) -> bool:
         """Several tokens for all running sequences, or for those that are due, unless a waiting one could enter now, or
         drafts do not pay."""
-        slots = self._decode.burst_slots(self._steps)
-        if not len(slots) or not self._decode.may_burst(slots):
+        slots = self._decode.multi_token_slots(self._steps)
+        if not len(slots) or not self._decode.may_take_several(slots):
             return False
-        burst = self._decode.burst(slots, self._most_tokens(len(slots)))
-        if burst is None:
+        rows = self._decode.multi_token(slots, self._most_tokens(len(slots)))
+        if rows is None:
             return False
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        self._decode.plan_burst(plan, burst)
+        self._decode.plan_multi_token(plan, rows)
         return True
 
     def _most_tokens(self, rows: int) -> int:
         """Return the most tokens that a row may get in the next step."""
         if self.drafts is None:
-            return self.state.shapes.burst
+            return self.state.shapes.row_tokens
         table = self.state.table
         return 1 + self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)

@@ -14,7 +14,7 @@ from jaxinfer.engine.scheduler.forks import Forks
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import BURSTS, StepKind, StepPlan
+from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.speculation import Method
 
@@ -106,7 +106,7 @@ class SchedulerState:
         """Counts a plan's rows as computed, and the tokens that they may sample as in flight."""
         table, slots = self.table, plan.slots
         table.computed[slots] += plan.counts
-        if plan.kind in BURSTS:  # the last token that a row samples is not computed by it
+        if plan.kind in MULTI_TOKEN:  # the last token that a row samples is not computed by it
             table.computed[slots] += plan.samples - 1
         table.total[slots] += plan.samples
         if self.shapes.drafting is not None and self.shapes.drafting.method != "ngram":

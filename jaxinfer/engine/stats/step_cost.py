@@ -94,7 +94,7 @@ class StepCostTotals:
     def add_drafted(self, plan: StepPlan, result: StepResult) -> None:
         """Counts a plan that drafts: each row computes its newest token and its drafts, and draws at all of them."""
         assert result.drafted is not None
-        size = bucket_of_plan(plan, self._buckets, self._shapes) * self._shapes.shards * self._shapes.burst
+        size = bucket_of_plan(plan, self._buckets, self._shapes) * self._shapes.shards * self._shapes.row_tokens
         rows = 1 + result.drafted
         computed, drawn = int(rows.sum()), int(result.counts.sum())
         self.speculate_steps += 1

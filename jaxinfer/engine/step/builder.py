@@ -40,7 +40,7 @@ class PlanBuilder:
         self._copies: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
         self._decode: list[np.ndarray] = []
         self._steps: np.ndarray | None = None
-        self._burst = StepKind.MULTI_STEP
+        self._multi_token = StepKind.MULTI_STEP
         self._chunks: list[tuple[int, int, int, bool]] = []
         self._tokens: list[Sequence[int] | np.ndarray] = []
         self._targets: list[Sequence[int]] = []
@@ -59,10 +59,10 @@ class PlanBuilder:
             self.has_row[slots] = True
             self._spend(slots)
 
-    def add_burst(self, kind: StepKind, slots: np.ndarray, steps: np.ndarray) -> None:
+    def add_multi_token(self, kind: StepKind, slots: np.ndarray, steps: np.ndarray) -> None:
         """Rows that get at most `steps` tokens each, one after another; they are all of the plan's rows. kind: how."""
         self.add_decode(slots)
-        self._steps, self._burst = steps.astype(np.int32), kind
+        self._steps, self._multi_token = steps.astype(np.int32), kind
 
     def add_chunk(
         self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, samples: bool, held: bool = True
@@ -106,7 +106,7 @@ class PlanBuilder:
         decode = np.concatenate(self._decode) if self._decode else _NO_TOKENS
         slots, ones = decode, np.ones(len(decode), np.int32)
         counts, scored, samples = ones, ones, ones if self._steps is None else self._steps
-        kind = StepKind.DECODE if self._steps is None else self._burst
+        kind = StepKind.DECODE if self._steps is None else self._multi_token
         tokens = targets = _NO_TOKENS
         if self._chunks:
             kind = StepKind.MIXED

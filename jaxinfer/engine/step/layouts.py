@@ -59,7 +59,7 @@ class Layouts:
         self._shapes = shapes
         self._decode: dict[int, Layout] = {}
         self._mixed: dict[int, Layout] = {}
-        self._burst: dict[int, Layout] = {}
+        self._multi_token: dict[int, Layout] = {}
 
     def decode(self, rows: int) -> Layout:
         """`rows` rows of one token, held by the device."""
@@ -68,11 +68,11 @@ class Layouts:
             self._decode[rows] = Layout({"slots": (rows,), **staged, **self._drawn(rows), **self._updates(rows)})
         return self._decode[rows]
 
-    def burst(self, rows: int) -> Layout:
-        """`rows` rows, each of up to `burst` tokens that follow one another."""
-        if rows not in self._burst:
-            updates = rows * -(-self._shapes.burst // self._shapes.block_size)
-            self._burst[rows] = Layout(
+    def multi_token(self, rows: int) -> Layout:
+        """`rows` rows, each of up to `row_tokens` tokens that follow one another."""
+        if rows not in self._multi_token:
+            updates = rows * -(-self._shapes.row_tokens // self._shapes.block_size)
+            self._multi_token[rows] = Layout(
                 {
                     "slots": (rows,),
                     "counts": (rows,),
@@ -81,7 +81,7 @@ class Layouts:
                     **self._updates(updates),
                 }
             )
-        return self._burst[rows]
+        return self._multi_token[rows]
 
     def mixed(self, tokens: int) -> Layout:
         """Up to `tokens` tokens over as many rows, of which the first `num_decode` are held by the device."""

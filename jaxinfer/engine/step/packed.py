@@ -4,37 +4,47 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
+from jaxinfer.engine.step.plan import MULTI_TOKEN, LogprobArrays, StepKind, StepResult
 
 
-class PackedForward(NamedTuple):
-    """A step in two phases: the forward pass, and sampling. With several shards each computes a section of `array`, and
-    gives a section of the results.
+class PackedStep(NamedTuple):
+    """A step, of any kind. With several shards each computes a section of `array`, and gives a section of the results.
 
-    kind: DECODE or MIXED. bucket: the size of its forward program. array: int32, as `Layouts` has it. num_rows,
-    num_scored: without padding. scored_bucket: the size of its sample program; 0 where nothing is scored. sampled: the
-    scored position at which each row samples, int [rows], -1 for none; None where row i samples at i.
-    logprobs: whether any row asks for log-probabilities. places: of each scored position in the results, int
-    [num_scored]; None where position i lies at i. index, needs: of its plan.
+    Its phases are a forward pass and sampling; a SPECULATE step drafts before its forward pass. Steps of MULTI_TOKEN
+    give rows several tokens, which are results of rows; others give results of scored positions.
+
+    bucket: rows or tokens of its program, in each shard. array: int32, as `Layouts` has it. num_rows, num_scored:
+    without padding. scored_bucket: the size of its sample program; 0 where nothing is scored. sampled: the scored
+    position at which each row samples, int [rows], -1 for none; None where row i samples at i. logprobs: whether any
+    row asks for log-probabilities. places: of each row, or scored position, in the results, int [n]; None where i lies
+    at i. index, needs: of its plan.
     """
 
     kind: StepKind
     bucket: int
     array: np.ndarray
     num_rows: int
-    num_scored: int
-    scored_bucket: int
-    sampled: np.ndarray | None
-    logprobs: bool
+    num_scored: int = 0
+    scored_bucket: int = 0
+    sampled: np.ndarray | None = None
+    logprobs: bool = False
     places: np.ndarray | None = None
     index: int = 0
     needs: int = -1
 
-    def of_scored(self, results: np.ndarray) -> np.ndarray:
-        """Pick the results of scored positions from a sample program's padded output, an entry a position."""
-        return results[: self.num_scored] if self.places is None else results[self.places]
+    def picked(self, results: np.ndarray) -> np.ndarray:
+        """Pick the results of rows, or scored positions, from a program's padded output, an entry each."""
+        if self.places is not None:
+            return results[self.places]
+        return results[: self.num_rows if self.kind in MULTI_TOKEN else self.num_scored]
 
-    def result(self, tokens: np.ndarray, logprobs: LogprobArrays | None) -> StepResult:
+    def in_rows(self, values: np.ndarray, shards: int) -> np.ndarray:
+        """int32, an entry a row of the program in every shard, of one a row of the plan: the other way round."""
+        found = np.zeros(self.bucket * shards, np.int32)
+        found[np.arange(self.num_rows) if self.places is None else self.places] = values
+        return found
+
+    def result_of_scored(self, tokens: np.ndarray, logprobs: LogprobArrays | None) -> StepResult:
         """The result of its rows. tokens: int32 [num_scored], below 0 where logits were not finite."""
         if self.sampled is None:
             finite = tokens >= 0
@@ -44,36 +54,7 @@ class PackedForward(NamedTuple):
         finite = own >= 0
         return StepResult(own[:, None], (samples & finite).astype(np.int32), finite, logprobs)
 
-
-class PackedBurst(NamedTuple):
-    """Several tokens a row in one dispatch: no second phase, since tokens are sampled in between. One that drafts for
-    rows under masks has three: drafts, the forward pass, sampling.
-
-    kind: MULTI_STEP or SPECULATE. bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a
-    section a shard. num_rows: without padding. places: of each row in the results, int [rows]; None where row i lies at
-    i. logprobs: whether any row asks for log-probabilities. index, needs: of its plan.
-    """
-
-    kind: StepKind
-    bucket: int
-    array: np.ndarray
-    num_rows: int
-    places: np.ndarray | None = None
-    logprobs: bool = False
-    index: int = 0
-    needs: int = -1
-
-    def of_rows(self, results: np.ndarray) -> np.ndarray:
-        """Pick the results of rows from a program's padded output, an entry a row."""
-        return results[: self.num_rows] if self.places is None else results[self.places]
-
-    def in_rows(self, values: np.ndarray, shards: int) -> np.ndarray:
-        """int32, an entry a row of the program in every shard, of one a row of the plan: the other way round."""
-        found = np.zeros(self.bucket * shards, np.int32)
-        found[np.arange(self.num_rows) if self.places is None else self.places] = values
-        return found
-
-    def result(
+    def result_of_rows(
         self,
         tokens: np.ndarray,
         counts: np.ndarray,
@@ -83,16 +64,16 @@ class PackedBurst(NamedTuple):
         logprobs: LogprobArrays | None = None,
     ) -> StepResult:
         """The result of its rows. tokens: int32 [rows, steps], of which counts [rows] were sampled; a last one below 0
-        where logits were not finite. drafted, accepted, predicted: [rows], of a step that
-        drafts. logprobs: an entry a row and step.
+        where logits were not finite. drafted, accepted, predicted: [rows], of a step that drafts. logprobs: an entry a
+        row and step.
         """
-        tokens, counts = self.of_rows(tokens), self.of_rows(counts)
+        tokens, counts = self.picked(tokens), self.picked(counts)
         finite = np.ones(self.num_rows, bool)
         if tokens.min(initial=0) < 0:
             last = tokens[np.arange(self.num_rows), np.maximum(counts - 1, 0)]
             finite = (counts == 0) | (last >= 0)
         columns = (drafted, accepted, predicted)
-        drafts = (None if column is None else self.of_rows(column) for column in columns)
+        drafts = (None if column is None else self.picked(column) for column in columns)
         return StepResult(tokens, counts - ~finite, finite, logprobs, *drafts)
 
 
@@ -110,6 +91,3 @@ class PackedMasks(NamedTuple):
 
     bucket: int
     array: np.ndarray
-
-
-PackedStep = PackedForward | PackedBurst

@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layout, Layouts
-from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks, PackedStep
-from jaxinfer.engine.step.plan import BURSTS, StepKind, StepPlan
+from jaxinfer.engine.step.packed import PackedHistory, PackedMasks, PackedStep
+from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS, SlotInit
 from jaxinfer.engine.step.split import Part, split_plan
@@ -47,22 +47,20 @@ class Packer:
 
     def _packed(self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part]) -> PackedStep:
         """scored: positions of the shard with most. parts: of several shards."""
-        if plan.kind in BURSTS:
-            places = _places([part.rows for part in parts], bucket) if parts else None
-            return PackedBurst(plan.kind, bucket, array, plan.num_rows, places, plan.logprobs, plan.index, plan.needs)
-        scored_bucket = bucket_of(scored, self.buckets.scored) if scored else 0
-        return PackedForward(
+        by_rows = plan.kind in MULTI_TOKEN
+        size = bucket if by_rows else bucket_of(scored, self.buckets.scored) if scored else 0
+        return PackedStep(
             plan.kind,
             bucket,
             array,
             plan.num_rows,
-            plan.num_scored,
-            scored_bucket,
-            None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1),
-            plan.logprobs,
-            _places([part.scored for part in parts], scored_bucket) if parts else None,
-            plan.index,
-            plan.needs,
+            num_scored=0 if by_rows else plan.num_scored,
+            scored_bucket=0 if by_rows else size,
+            sampled=np.where(plan.samples > 0, plan.last_scored, -1) if plan.kind is StepKind.MIXED else None,
+            logprobs=plan.logprobs,
+            places=_places([part.rows if by_rows else part.scored for part in parts], size) if parts else None,
+            index=plan.index,
+            needs=plan.needs,
         )
 
     def _array(self, plan: StepPlan, bucket: int) -> np.ndarray:
@@ -74,7 +72,7 @@ class Packer:
             if plan.drawn is not None:
                 view["starts"][: plan.num_rows] = plan.starts
             return packed
-        array, view = self._begin(self._layouts.burst(bucket), plan)
+        array, view = self._begin(self._layouts.multi_token(bucket), plan)
         view["counts"][: plan.num_rows] = plan.samples
         view["unread"][: plan.num_rows] = plan.unread
         return array

@@ -20,7 +20,7 @@ class StepKind(enum.StrEnum):
     SPECULATE = "speculate"
 
 
-BURSTS = (StepKind.MULTI_STEP, StepKind.SPECULATE)
+MULTI_TOKEN = (StepKind.MULTI_STEP, StepKind.SPECULATE)
 """Steps by which a row may get several tokens."""
 
 
@@ -31,7 +31,7 @@ class StepPlan(NamedTuple):
     slots, epochs, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions, or more
     than that for a row that a step before gives fewer tokens than it might: the device knows better. counts are tokens
     that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens that the
-    row samples: 0 or 1, or in a burst as many as it may get before a stop id.
+    row samples: 0 or 1, or in a step of MULTI_TOKEN as many as it may get before a stop id.
     unread: int32, an entry a row: how many of its last tokens a draft model has not read, at most; the newest is one.
     tokens: int32, the tokens of rows [num_decode:], one after another.
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability

@@ -71,14 +71,14 @@ class EngineShapes:
             )
 
     @property
-    def burst(self) -> int:
+    def row_tokens(self) -> int:
         """Tokens that a row may get by one dispatch, at most."""
         return self.decode_steps if self.drafting is None else 1 + self.drafting.tokens
 
     @property
     def slot_masks(self) -> int:
         """Masks of a slot: one, or where rows draft one for each token that a row may get by a step."""
-        return 1 if self.drafting is None else self.burst
+        return 1 if self.drafting is None else self.row_tokens
 
     @property
     def takes_predictions(self) -> bool:

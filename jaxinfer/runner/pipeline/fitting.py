@@ -13,8 +13,8 @@ from jaxinfer.runner import memory
 from jaxinfer.runner.costs import step_costs
 from jaxinfer.runner.cpu_memory import cpu_blocks, machine_memory
 from jaxinfer.runner.pipeline.stage import Stage, StagedModel
-from jaxinfer.runner.pipeline.stage_table import StageTable
 from jaxinfer.runner.platform import usable_memory
+from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options
 
@@ -72,7 +72,7 @@ def _programs(model: LoadedModel, stage: Stage, whole: EngineShapes, options: Op
     for group, kept in zip(stage.groups, own.groups, strict=True):
         groups[group] = kept
     shapes = memory.with_blocks(whole, [group.num_blocks for group in groups])
-    return Programs(model, own, options, table=StageTable(model, shapes, stage))
+    return Programs(model, own, options, table=ProgramTable(model, shapes, stage))
 
 
 def costs_of_stages(model: StagedModel) -> StepCosts:

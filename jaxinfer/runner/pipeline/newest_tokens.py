@@ -17,10 +17,10 @@ class NewestTokens:
 
     A step reads them as they were after the last step that drew for one of its rows, so it waits for no other. Later
     ones have equal values for these rows, which are not planned again before. nothing: the array that the first stage
-    gets before any step has drawn.
+    gets before any step has drawn; None where one stage is all.
     """
 
-    def __init__(self, nothing: jax.Array, stages: int):
+    def __init__(self, nothing: jax.Array | None, stages: int):
         self._nothing = nothing
         # As many steps are in flight as there are stages and one; what is older has been drawn when it is read.
         self._drawn: deque[_Drawn] = deque(maxlen=stages + 2)
@@ -32,7 +32,7 @@ class NewestTokens:
             self._drawn.clear()
         self._drawn.append(_Drawn(step, newest))
 
-    def after(self, step: int) -> jax.Array:
+    def after(self, step: int) -> jax.Array | None:
         """Return the earliest array that contains everything drawn up to a step."""
         return next((drawn.newest for drawn in self._drawn if drawn.step >= step), self._nothing)
 

@@ -36,6 +36,11 @@ class Stage(NamedTuple):
         return replace(whole, groups=tuple(whole.groups[group] for group in self.groups))
 
 
+def whole_stage(shapes: EngineShapes) -> Stage:
+    """Return the one stage of an engine whose model is in one part."""
+    return Stage(0, 1, tuple(range(len(shapes.groups))))
+
+
 class StagedModel(NamedTuple):
     """A model in parts, each with some of the layers on devices of its own; or as one, which has them all."""
 
@@ -51,6 +56,11 @@ class StagedModel(NamedTuple):
     def stages(self) -> tuple[Stage, ...]:
         """Each part's number and KV groups in the pipeline."""
         return stages_of(self.config, [part.config for part in self.parts])
+
+    @property
+    def processes(self) -> set[int]:
+        """The processes whose devices the parts are on."""
+        return {device.process_index for part in self.parts for device in part.mesh.devices.flat}
 
     def map(self, change: Callable[[LoadedModel, Stage], LoadedModel]) -> "StagedModel":
         """Each part changed."""
