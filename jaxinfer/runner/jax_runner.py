@@ -193,9 +193,9 @@ class JaxRunner(DeviceRunner):
         if self._reader is None:
             self._newest.add(step, self._first.hand_over(back))
             return results
-        results, back = self._reader.hand_over((results, back))
-        self._newest.add(step, back)
-        return results
+        handed = self._reader.hand_over((results, back))
+        self._newest.add(step, handed[1])
+        return handed[0]
 
     def result(self, started: StepInFlight) -> StepResult:
         result = started.sampled.result()
