@@ -29,18 +29,19 @@ def run(arguments: Sequence[str]) -> int:
     """Converts, or goes on where a killed run has stopped."""
     asked: _Asked = parse_flags(_flags, "convert", arguments)
     mesh = asked_mesh(ParallelConfig(mesh=asked.mesh))
-    from jaxinfer.build import model_folder
+    from jaxinfer.build.declared import declare
     from jaxinfer.convert.conversion import Conversion, convert
-    from jaxinfer.models.declared import read_declared
     from jaxinfer.parallel.mesh import add_cpu_devices
     from jaxinfer.runner.platform import resolve_dtype
 
     add_cpu_devices(mesh.size)
-    folder = model_folder(EngineConfig(asked.model, ModelConfig(revision=asked.revision)))
-    config = read_declared(folder, asked.architecture, asked.ignore_config_keys).config
+    load = ModelConfig(
+        revision=asked.revision, architecture=asked.architecture, ignore_config_keys=asked.ignore_config_keys
+    )
+    declared = declare(EngineConfig(asked.model, load))
     keep = asked.to == "safetensors" and asked.dtype == "auto"
-    dtype = None if keep else resolve_dtype(asked.dtype, held=config.held_dtype).name
-    convert(Conversion(folder, asked.out, asked.to, dtype, asked.quantization, mesh), config)
+    dtype = None if keep else resolve_dtype(asked.dtype, held=declared.config.held_dtype).name
+    convert(Conversion(declared.source, asked.out, asked.to, dtype, asked.quantization, mesh), declared.config)
     print(f"{asked.out} is ready: jaxinfer serve {asked.out}")
     return 0
 
