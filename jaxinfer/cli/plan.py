@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jaxinfer.plan.compilation import Compilation
     from jaxinfer.plan.drafting import Assumed
     from jaxinfer.plan.estimate import MeshPlan
-    from jaxinfer.plan.report import Question
+    from jaxinfer.plan.report import Question, Report
     from jaxinfer.plan.search import Sweep
     from jaxinfer.plan.service import Workload
 
@@ -74,7 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     asked: _Asked = parse_flags(_flags, "plan", arguments)
     from jaxinfer.build.declared import declare_alone
     from jaxinfer.plan.device_table import device_table
-    from jaxinfer.plan.report import html, report, table
+    from jaxinfer.plan.page import page
+    from jaxinfer.plan.report import report, table, values
 
     for flag, file in (("html", asked.html), ("emit", asked.emit), ("device_model", asked.device_model)):
         if file is not None and not os.access(file.parent, os.W_OK):
@@ -90,14 +91,14 @@ def run(arguments: Sequence[str]) -> int:
         asked.config.model, declared.architecture, found.plans, asked.question, fits_with, found.left_out, compiled
     )
     if asked.html is not None:
-        _write("html", asked.html, html(told))
+        _write("html", asked.html, page(told))
     if asked.emit is not None:
-        _emit(asked.emit, _best("emit", found.plans, told))
+        _emit(asked.emit, _best("emit", told))
     if asked.device_model is not None:
-        steps = device_table(_best("device_model", found.plans, told))
+        steps = device_table(_best("device_model", told))
         _write("device_model", asked.device_model, json.dumps(steps, indent=1))
     if asked.json:
-        show_json(told)
+        show_json(values(told))
     else:
         print("\n".join(table(told, explain=asked.explain)))
     return 0
@@ -233,19 +234,14 @@ def _write(flag: str, file: Path, text: str) -> None:
         raise ParameterError(flag, f"{file} cannot be written: {error.strerror}") from None
 
 
-def _best(flag: str, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> "MeshPlan":
+def _best(flag: str, told: "Report") -> "MeshPlan":
     """The mesh with most tokens a chip, of those that engines serve and the requests fit on."""
     from jaxinfer.plan.report import best_of
 
-    served = best_of([mesh for mesh in told["meshes"] if not mesh["refused"]])
-    rates = {
-        number: mesh["service"]["tokens_per_second_per_chip"]
-        for number, mesh in enumerate(told["meshes"])
-        if any(mesh is one for one in served)
-    }
-    if not rates:
+    served = best_of([mesh for mesh in told.meshes if not mesh.plan.refused])
+    if not served:
         raise ParameterError(flag, "no mesh here serves the requests within the limits")
-    return plans[max(rates, key=lambda number: rates[number])]
+    return max(served, key=lambda one: one[1].tokens_per_second_per_chip)[0].plan
 
 
 def _emit(file: Path, best: "MeshPlan") -> None:
