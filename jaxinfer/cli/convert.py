@@ -12,37 +12,28 @@ from jaxinfer.parallel.asked_mesh import asked_mesh
 
 
 class _Asked(NamedTuple):
-    """Values of the flags."""
+    """Values of the flags. config: the model as an engine would hold it."""
 
-    model: str
+    config: EngineConfig
     out: Path
     to: Literal["orbax", "safetensors"]
-    dtype: DType
-    quantization: Quantization
-    mesh: str | None
-    revision: str | None
-    architecture: str | None
-    ignore_config_keys: tuple[str, ...]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Converts, or goes on where a killed run has stopped."""
-    asked: _Asked = parse_flags(_flags, "convert", arguments)
-    mesh = asked_mesh(ParallelConfig(mesh=asked.mesh))
+    config, out, to = parse_flags(_flags, "convert", arguments)
+    mesh, load = asked_mesh(config.parallel), config.load
     from jaxinfer.build.declared import declare
     from jaxinfer.convert.conversion import Conversion, convert
     from jaxinfer.parallel.mesh import add_cpu_devices
     from jaxinfer.runner.platform import resolve_dtype
 
     add_cpu_devices(mesh.size)
-    load = ModelConfig(
-        revision=asked.revision, architecture=asked.architecture, ignore_config_keys=asked.ignore_config_keys
-    )
-    declared = declare(EngineConfig(asked.model, load))
-    keep = asked.to == "safetensors" and asked.dtype == "auto"
-    dtype = None if keep else resolve_dtype(asked.dtype, held=declared.config.held_dtype).name
-    convert(Conversion(declared.source, asked.out, asked.to, dtype, asked.quantization, mesh), declared.config)
-    print(f"{asked.out} is ready: jaxinfer serve {asked.out}")
+    declared = declare(config)
+    keep = to == "safetensors" and load.dtype == "auto"
+    dtype = None if keep else resolve_dtype(load.dtype, held=declared.config.held_dtype).name
+    convert(Conversion(declared.source, out, to, dtype, load.quantization, mesh), declared.config)
+    print(f"{out} is ready: jaxinfer serve {out}")
     return 0
 
 
@@ -72,4 +63,11 @@ def _flags(
         architecture: Read config.json as that of this architecture, whatever it names.
         ignore_config_keys: Unknown keys of config.json that are ignored, whatever their names suggest.
     """
-    return _Asked(model, out, to, dtype, quantization, mesh, revision, architecture, ignore_config_keys)
+    load = ModelConfig(
+        dtype=dtype,
+        revision=revision,
+        architecture=architecture,
+        ignore_config_keys=ignore_config_keys,
+        quantization=quantization,
+    )
+    return _Asked(EngineConfig(model, load, parallel=ParallelConfig(mesh=mesh)), out, to)

@@ -8,7 +8,7 @@ import tyro
 
 from jaxinfer.cli.flags import parse_flags
 from jaxinfer.cli.json_output import as_json, show_json
-from jaxinfer.config import DType, EngineConfig, KVCacheDType, ModelConfig, ParallelConfig, Quantization
+from jaxinfer.config import CacheConfig, DType, EngineConfig, KVCacheDType, ModelConfig, ParallelConfig, Quantization
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
@@ -22,21 +22,14 @@ Platform = Literal["auto", "cpu", "gpu", "tpu"]
 
 
 class _Asked(NamedTuple):
-    """Values of the flags."""
+    """Values of the flags. config: the model as an engine would hold it."""
 
-    model: str
-    dtype: DType
-    architecture: str | None
-    ignore_config_keys: tuple[str, ...]
-    quantization: Quantization
-    kv_cache_dtype: KVCacheDType
+    config: EngineConfig
     block_size: int | None
     platform: Platform
     device_memory: float | None
     gpu_memory_utilization: float
     max_model_len: int | None
-    mesh: str | None
-    pipeline_layers: str | None
     json: bool
 
 
@@ -87,10 +80,15 @@ def _flags(
             as long.
         json: Print JSON.
     """
-    return _Asked(
-        *(model, dtype, architecture, ignore_config_keys, quantization, kv_cache_dtype, block_size),
-        *(platform, device_memory, gpu_memory_utilization, max_model_len, mesh, pipeline_layers, json),
+    load = ModelConfig(
+        dtype=dtype,
+        architecture=architecture,
+        ignore_config_keys=ignore_config_keys,
+        quantization=quantization,
     )
+    parallel = ParallelConfig(mesh=mesh, pipeline_layers=pipeline_layers)
+    config = EngineConfig(model, load, CacheConfig(kv_cache_dtype=kv_cache_dtype), parallel=parallel)
+    return _Asked(config, block_size, platform, device_memory, gpu_memory_utilization, max_model_len, json)
 
 
 def _report(asked: _Asked) -> dict[str, Any]:
@@ -98,21 +96,14 @@ def _report(asked: _Asked) -> dict[str, Any]:
     from jaxinfer.build.inspection import inspect_model
     from jaxinfer.runner.platform import default_block_size, resolve_dtype
 
-    load = ModelConfig(
-        architecture=asked.architecture,
-        ignore_config_keys=asked.ignore_config_keys,
-        quantization=asked.quantization,
-    )
-    parallel = ParallelConfig(mesh=asked.mesh, pipeline_layers=asked.pipeline_layers)
-    config = EngineConfig(asked.model, load=load, parallel=parallel)
-    declared = declare_alone(config)
-    mesh, device = asked_mesh(parallel), _device(asked)
-    dtype = resolve_dtype(asked.dtype, device.platform, declared.config.held_dtype)
-    decoder = declared.config.keeping(KV_CODES[asked.kv_cache_dtype])
+    config, declared = asked.config, declare_alone(asked.config)
+    mesh, device = asked_mesh(config.parallel), _device(asked)
+    dtype = resolve_dtype(config.load.dtype, device.platform, declared.config.held_dtype)
+    decoder = declared.config.keeping(KV_CODES[config.cache.kv_cache_dtype])
     block_size = asked.block_size or default_block_size(device.platform)
     sizes = inspect_model(config, decoder, mesh, device, dtype, block_size, asked.max_model_len)
-    told = {"model": asked.model, "architecture": declared.architecture, "quantization": asked.quantization}
-    return {**told, "mesh": _mesh(mesh, parallel), **as_json(sizes)}
+    told = {"model": config.model, "architecture": declared.architecture, "quantization": config.load.quantization}
+    return {**told, "mesh": _mesh(mesh, config.parallel), **as_json(sizes)}
 
 
 def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
