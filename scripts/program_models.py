@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxinfer.build.declared import Declared
+from jaxinfer.config import CacheConfig, EngineConfig, KVCacheDType, ModelConfig, Quantization
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.quantization.kv import KV_CODES
 
 
 class Model(NamedTuple):
@@ -17,15 +19,17 @@ class Model(NamedTuple):
 
     name: str
     fields: dict[str, Any]
-    quantization: str = "none"
-    kv_cache_dtype: str = "auto"
+    quantization: Quantization = "none"
+    kv_cache_dtype: KVCacheDType = "auto"
 
     def config(self, layers: int | None) -> DecoderConfig:
         """Return the config with `layers` layers, but at least one of every kind; None: all layers."""
-        config = parse_config(_COMMON | self.fields)
-        kinds = dict.fromkeys(config.layers)
-        few = config.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
-        return replace(config, layers=few).quantised(self.quantization).keeping(KV_CODES[self.kv_cache_dtype])
+        decoder = parse_config(_COMMON | self.fields)
+        kinds = dict.fromkeys(decoder.layers)
+        few = decoder.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
+        load, cache = ModelConfig(quantization=self.quantization), CacheConfig(kv_cache_dtype=self.kv_cache_dtype)
+        declared = Declared(Path(self.name), self.name, replace(decoder, layers=few))
+        return declared.held(EngineConfig(self.name, load, cache))
 
     @property
     def title(self) -> str:

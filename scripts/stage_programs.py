@@ -14,6 +14,7 @@ from jaxinfer_kernels.check.targets import Target
 from program_cases import BLOCK_SIZE, DTYPE, WITH_KV, held_arrays, large_shapes
 from program_models import Model
 
+from jaxinfer.build.sized import Sized
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.parallel.mesh import platform_kind
@@ -22,7 +23,7 @@ from jaxinfer.parallel.rules import AXES
 from jaxinfer.plan.stand_in import attends, stand_in
 from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.spans import layer_spans
-from jaxinfer.runner.pipeline.stage import Stage, stages_of
+from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.program_table import Name, ProgramTable
 from jaxinfer.runner.programs import Programs
 
@@ -42,9 +43,9 @@ def stage_cases(
     whole, platform = model.config(layers).over(*mesh.parts), platform_kind(target.platform)
     block_size = BLOCK_SIZE[target.platform]
     shapes = replace(large_shapes(whole, block_size), shards=mesh.data, stages=mesh.stages, decode_steps=1)
-    parts = [whole.stage(*span) for span in layer_spans(None, whole, DTYPE, platform, mesh)]
+    sized = Sized(whole, DTYPE, platform, mesh, shapes, layer_spans(None, whole, DTYPE, platform, mesh))
     found = []
-    for part, stage in zip(parts, stages_of(whole, parts), strict=True):
+    for part, stage in zip(sized.parts, sized.stages, strict=True):
         held = held_arrays(part, stage.shapes(shapes), mesh.of_stage, target)
         attending = [attends(part, group, backend, block_size, DTYPE) for group in part.kv_groups]
         run_by = " and ".join(dict.fromkeys((backend, *attending)))

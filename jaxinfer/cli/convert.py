@@ -12,36 +12,28 @@ from jaxinfer.parallel.asked_mesh import asked_mesh
 
 
 class _Asked(NamedTuple):
-    """Values of the flags."""
+    """Values of the flags. config: the model as an engine would hold it."""
 
-    model: str
+    config: EngineConfig
     out: Path
     to: Literal["orbax", "safetensors"]
-    dtype: DType
-    quantization: Quantization
-    mesh: str | None
-    revision: str | None
-    architecture: str | None
-    ignore_config_keys: tuple[str, ...]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Converts, or goes on where a killed run has stopped."""
-    asked: _Asked = parse_flags(_flags, "convert", arguments)
-    mesh = asked_mesh(ParallelConfig(mesh=asked.mesh))
-    from jaxinfer.build import model_folder
+    config, out, to = parse_flags(_flags, "convert", arguments)
+    mesh, load = asked_mesh(config.parallel), config.load
+    from jaxinfer.build.declared import declare
     from jaxinfer.convert.conversion import Conversion, convert
-    from jaxinfer.models.declared import read_declared
     from jaxinfer.parallel.mesh import add_cpu_devices
     from jaxinfer.runner.platform import resolve_dtype
 
     add_cpu_devices(mesh.size)
-    folder = model_folder(EngineConfig(asked.model, ModelConfig(revision=asked.revision)))
-    config = read_declared(folder, asked.architecture, asked.ignore_config_keys).config
-    keep = asked.to == "safetensors" and asked.dtype == "auto"
-    dtype = None if keep else resolve_dtype(asked.dtype, held=config.held_dtype).name
-    convert(Conversion(folder, asked.out, asked.to, dtype, asked.quantization, mesh), config)
-    print(f"{asked.out} is ready: jaxinfer serve {asked.out}")
+    declared = declare(config)
+    keep = to == "safetensors" and load.dtype == "auto"
+    dtype = None if keep else resolve_dtype(load.dtype, held=declared.config.held_dtype).name
+    convert(Conversion(declared.source, out, to, dtype, load.quantization, mesh), declared.config)
+    print(f"{out} is ready: jaxinfer serve {out}")
     return 0
 
 
@@ -71,4 +63,11 @@ def _flags(
         architecture: Read config.json as that of this architecture, whatever it names.
         ignore_config_keys: Unknown keys of config.json that are ignored, whatever their names suggest.
     """
-    return _Asked(model, out, to, dtype, quantization, mesh, revision, architecture, ignore_config_keys)
+    load = ModelConfig(
+        dtype=dtype,
+        revision=revision,
+        architecture=architecture,
+        ignore_config_keys=ignore_config_keys,
+        quantization=quantization,
+    )
+    return _Asked(EngineConfig(model, load, parallel=ParallelConfig(mesh=mesh)), out, to)

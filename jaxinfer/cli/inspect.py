@@ -1,16 +1,14 @@
 """`jaxinfer inspect`: what a model is made of, and what it takes of this machine or of another. Reads no weights."""
 
 import dataclasses
-import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxinfer.cli.declared import read_decoder
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.config import DType, KVCacheDType, ParallelConfig, Quantization
+from jaxinfer.cli.json_output import as_json, show_json
+from jaxinfer.config import CacheConfig, DType, EngineConfig, KVCacheDType, ModelConfig, ParallelConfig, Quantization
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
@@ -18,27 +16,20 @@ from jaxinfer.parallel.rules import AXES
 from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
-    from jaxinfer.runner.inspection import Device
+    from jaxinfer.runner.sizes import Device
 
 Platform = Literal["auto", "cpu", "gpu", "tpu"]
 
 
 class _Asked(NamedTuple):
-    """Values of the flags."""
+    """Values of the flags. config: the model as an engine would hold it."""
 
-    model: str
-    dtype: DType
-    architecture: str | None
-    ignore_config_keys: tuple[str, ...]
-    quantization: Quantization
-    kv_cache_dtype: KVCacheDType
+    config: EngineConfig
     block_size: int | None
     platform: Platform
     device_memory: float | None
     gpu_memory_utilization: float
     max_model_len: int | None
-    mesh: str | None
-    pipeline_layers: str | None
     json: bool
 
 
@@ -47,8 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     asked: _Asked = parse_flags(_flags, "inspect", arguments)
     report = _report(asked)
     if asked.json:
-        json.dump(report, sys.stdout, indent=2)
-        print()
+        show_json(report)
     else:
         for name, value in _lines(report):
             print(f"{name:21} {value}")
@@ -90,28 +80,30 @@ def _flags(
             as long.
         json: Print JSON.
     """
-    return _Asked(
-        *(model, dtype, architecture, ignore_config_keys, quantization, kv_cache_dtype, block_size),
-        *(platform, device_memory, gpu_memory_utilization, max_model_len, mesh, pipeline_layers, json),
+    load = ModelConfig(
+        dtype=dtype,
+        architecture=architecture,
+        ignore_config_keys=ignore_config_keys,
+        quantization=quantization,
     )
+    parallel = ParallelConfig(mesh=mesh, pipeline_layers=pipeline_layers)
+    config = EngineConfig(model, load, CacheConfig(kv_cache_dtype=kv_cache_dtype), parallel=parallel)
+    return _Asked(config, block_size, platform, device_memory, gpu_memory_utilization, max_model_len, json)
 
 
 def _report(asked: _Asked) -> dict[str, Any]:
-    from jaxinfer.runner.inspection import inspect_model
+    from jaxinfer.build.declared import declare_alone
+    from jaxinfer.build.inspection import inspect_model
     from jaxinfer.runner.platform import default_block_size, resolve_dtype
 
-    config, name = read_decoder(asked.model, asked.architecture, asked.ignore_config_keys)
-    parallel = ParallelConfig(mesh=asked.mesh, pipeline_layers=asked.pipeline_layers)
-    mesh = asked_mesh(parallel)
-    device = _device(asked)
-    dtype = resolve_dtype(asked.dtype, device.platform, config.held_dtype)
+    config, declared = asked.config, declare_alone(asked.config)
+    mesh, device = asked_mesh(config.parallel), _device(asked)
+    dtype = resolve_dtype(config.load.dtype, device.platform, declared.config.held_dtype)
+    decoder = declared.config.keeping(KV_CODES[config.cache.kv_cache_dtype])
     block_size = asked.block_size or default_block_size(device.platform)
-    config = config.keeping(KV_CODES[asked.kv_cache_dtype])
-    sizes = inspect_model(
-        *(config, dtype, asked.quantization, block_size, device, asked.max_model_len, mesh, asked.pipeline_layers)
-    )
-    told = {"model": asked.model, "architecture": name, "quantization": asked.quantization}
-    return {**told, "mesh": _mesh(mesh, parallel), **sizes}
+    sizes = inspect_model(config, decoder, mesh, device, dtype, block_size, asked.max_model_len)
+    told = {"model": config.model, "architecture": declared.architecture, "quantization": config.load.quantization}
+    return {**told, "mesh": _mesh(mesh, config.parallel), **as_json(sizes)}
 
 
 def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
@@ -131,7 +123,8 @@ def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
 
 
 def _device(asked: _Asked) -> "Device":
-    from jaxinfer.runner.inspection import Device, this_device
+    from jaxinfer.build.inspection import this_device
+    from jaxinfer.runner.sizes import Device
 
     for name in ("device_memory", "gpu_memory_utilization", "max_model_len"):
         value = getattr(asked, name)

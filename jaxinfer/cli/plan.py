@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxinfer.cli.declared import read_decoder, read_head
 from jaxinfer.cli.flags import parse_flags
+from jaxinfer.cli.json_output import show_json
 from jaxinfer.config import (
     CacheConfig,
     DType,
@@ -24,18 +24,18 @@ from jaxinfer.config import (
     Quantization,
     SchedulerConfig,
 )
-from jaxinfer.errors import ModelError, ParameterError, quoted
+from jaxinfer.errors import ParameterError, quoted
 from jaxinfer.parallel.asked_mesh import asked_mesh, check_served
-from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
+    from jaxinfer.build.declared import Declared
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.parallel.mesh_config import MeshConfig
     from jaxinfer.plan.chip import Chip
     from jaxinfer.plan.compilation import Compilation
     from jaxinfer.plan.drafting import Assumed
     from jaxinfer.plan.estimate import MeshPlan
-    from jaxinfer.plan.report import Question
+    from jaxinfer.plan.report import Question, Report
     from jaxinfer.plan.search import Sweep
     from jaxinfer.plan.service import Workload
 
@@ -50,13 +50,10 @@ _TOKENS = 1024
 class _Asked(NamedTuple):
     """Values of the flags."""
 
-    model: str
     mesh: tuple[str, ...]
     chip: str | None
     calibration: Path | None
     config: EngineConfig
-    architecture: str | None
-    quantization: Quantization
     workload: str | None
     question: "Question"
     sweep: int | None
@@ -75,30 +72,33 @@ class _Asked(NamedTuple):
 def run(arguments: Sequence[str]) -> int:
     """Prints a table; `--json` prints it for programs."""
     asked: _Asked = parse_flags(_flags, "plan", arguments)
+    from jaxinfer.build.declared import declare_alone
     from jaxinfer.plan.device_table import device_table
-    from jaxinfer.plan.report import html, report, table
+    from jaxinfer.plan.page import page
+    from jaxinfer.plan.report import report, table, values
 
     for flag, file in (("html", asked.html), ("emit", asked.emit), ("device_model", asked.device_model)):
         if file is not None and not os.access(file.parent, os.W_OK):
             raise ParameterError(flag, f"{file} cannot be written: its folder is not there, or not this user's")
-    declared, architecture = read_decoder(asked.model, asked.architecture, asked.config.load.ignore_config_keys)
-    decoder = _held(asked, declared, asked.quantization)
-    asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
+    declared = declare_alone(asked.config)
+    asked = asked._replace(question=asked.question._replace(workload=_workload(asked, declared.config)))
+    decoder = declared.held(asked.config)
     asked = asked._replace(assumed=_assumed(asked, decoder))
     found = _plans(asked, decoder)
     compiled = _compile(asked, decoder, found.plans) if asked.compile else []
     fits_with = partial(_remedies, asked, declared)
-    told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out, compiled)
+    told = report(
+        asked.config.model, declared.architecture, found.plans, asked.question, fits_with, found.left_out, compiled
+    )
     if asked.html is not None:
-        _write("html", asked.html, html(told))
+        _write("html", asked.html, page(told))
     if asked.emit is not None:
-        _emit(asked.emit, _best("emit", found.plans, told))
+        _emit(asked.emit, _best("emit", told))
     if asked.device_model is not None:
-        steps = device_table(_best("device_model", found.plans, told))
+        steps = device_table(_best("device_model", told))
         _write("device_model", asked.device_model, json.dumps(steps, indent=1))
     if asked.json:
-        json.dump(told, sys.stdout, indent=2)
-        print()
+        show_json(values(told))
     else:
         print("\n".join(table(told, explain=asked.explain)))
     return 0
@@ -205,7 +205,11 @@ def _flags(
     config = EngineConfig(
         model,
         load=ModelConfig(
-            dtype=dtype, architecture=architecture, max_model_len=context, ignore_config_keys=ignore_config_keys
+            dtype=dtype,
+            architecture=architecture,
+            max_model_len=context,
+            ignore_config_keys=ignore_config_keys,
+            quantization=quantization,
         ),
         cache=CacheConfig(
             kv_cache_dtype=kv_cache_dtype, block_size=block_size, gpu_memory_utilization=gpu_memory_utilization
@@ -218,8 +222,7 @@ def _flags(
         parallel=ParallelConfig(pipeline_layers=pipeline_layers),
     )
     return _Asked(
-        *(model, mesh, chip, calibration, config, architecture, quantization),
-        *(workload, Question(Workload(1, 1), batch, limits, price)),
+        *(mesh, chip, calibration, config, workload, Question(Workload(1, 1), batch, limits, price)),
         *(sweep, fit, expert_imbalance, compile, explain, json, html, emit, device_model, draft_acceptance),
     )
 
@@ -231,19 +234,14 @@ def _write(flag: str, file: Path, text: str) -> None:
         raise ParameterError(flag, f"{file} cannot be written: {error.strerror}") from None
 
 
-def _best(flag: str, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> "MeshPlan":
+def _best(flag: str, told: "Report") -> "MeshPlan":
     """The mesh with most tokens a chip, of those that engines serve and the requests fit on."""
     from jaxinfer.plan.report import best_of
 
-    served = best_of([mesh for mesh in told["meshes"] if not mesh["refused"]])
-    rates = {
-        number: mesh["service"]["tokens_per_second_per_chip"]
-        for number, mesh in enumerate(told["meshes"])
-        if any(mesh is one for one in served)
-    }
-    if not rates:
+    served = best_of([mesh for mesh in told.meshes if not mesh.plan.refused])
+    if not served:
         raise ParameterError(flag, "no mesh here serves the requests within the limits")
-    return plans[max(rates, key=lambda number: rates[number])]
+    return max(served, key=lambda one: one[1].tokens_per_second_per_chip)[0].plan
 
 
 def _emit(file: Path, best: "MeshPlan") -> None:
@@ -307,11 +305,7 @@ def _named(asked: _Asked, decoder: "DecoderConfig", name: str) -> "MeshPlan":
         raise ParameterError(error.param, message) from None
 
 
-def _held(asked: _Asked, declared: "DecoderConfig", quantization: str) -> "DecoderConfig":
-    return declared.quantised(quantization).keeping(KV_CODES[asked.config.cache.kv_cache_dtype])
-
-
-def _remedies(asked: _Asked, declared: "DecoderConfig", plan: "MeshPlan") -> list[str]:
+def _remedies(asked: _Asked, declared: "Declared", plan: "MeshPlan") -> list[str]:
     """Fewer bits for the weights, or twice as many devices along `tensor`."""
     from jaxinfer.plan.estimate import plan_mesh
     from jaxinfer.plan.search import first_that_holds
@@ -319,14 +313,15 @@ def _remedies(asked: _Asked, declared: "DecoderConfig", plan: "MeshPlan") -> lis
     def planned(quantization: str, tensor: int) -> "MeshPlan":
         axes = {**plan.mesh.axes, "tensor": tensor}
         mesh = plan.mesh if tensor == here else replace(plan.mesh, axes=axes, topology=None)
-        decoder = _held(asked, declared, quantization)
+        config = replace(asked.config, load=replace(asked.config.load, quantization=quantization))
         told: dict[str, Any] = {"imbalance": asked.expert_imbalance, "assumed": asked.assumed}
-        return plan_mesh(asked.config, decoder, mesh, plan.name, plan.chip, **told)
+        return plan_mesh(config, declared.held(config), mesh, plan.name, plan.chip, **told)
 
-    here, work = plan.mesh.axes.get("tensor", 1), asked.question.workload
-    fewer = [name for name in ("int8", "int4") if asked.quantization == "none"]
+    own, work = asked.config.load.quantization, asked.question.workload
+    here = plan.mesh.axes.get("tensor", 1)
+    fewer = [name for name in ("int8", "int4") if own == "none"]
     bits = [(f"--quantization {name}", partial(planned, name, here)) for name in fewer]
-    more = [(f"tensor={size}", partial(planned, asked.quantization, size)) for size in (2 * here, 4 * here, 8 * here)]
+    more = [(f"tensor={size}", partial(planned, own, size)) for size in (2 * here, 4 * here, 8 * here)]
     return [name for ways in (bits, more) for name in first_that_holds(ways, work.tokens_in + work.tokens_out)]
 
 
@@ -369,8 +364,8 @@ def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
 
 def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
     """Return the assumptions on drafting; None if nothing drafts."""
+    from jaxinfer.build.drafting import drafts_alone
     from jaxinfer.plan.drafting import Assumed
-    from jaxinfer.runner.draft_model import check_draft
     from jaxinfer.runner.sizes import context_of
     from jaxinfer.speculation import read_speculation
 
@@ -378,20 +373,7 @@ def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
     if drafting is None:
         return None
     acceptance = _ACCEPTANCE if asked.draft_acceptance is None else asked.draft_acceptance
-    if drafting.model is None:
-        return Assumed(None, acceptance)
-    length = context_of(asked.config, decoder)
-    try:
-        if drafting.method == "eagle3":
-            config = read_head(drafting.model, decoder)
-            draft = config.decoder
-        else:
-            config = draft = read_decoder(drafting.model)[0].at_context(length)
-    except ModelError as error:
-        hint = '; heads have "method": "eagle3"' if "Eagle3" in str(error) and drafting.method != "eagle3" else ""
-        raise ModelError(f"speculative_config: {drafting.model}: {error}{hint}") from None
-    check_draft(Path(drafting.model), decoder, draft, length)
-    return Assumed(config, acceptance)
+    return Assumed(drafts_alone(drafting, decoder, context_of(asked.config, decoder)), acceptance)
 
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":

@@ -97,11 +97,10 @@ def _table(file: Path, name: str, value: Any) -> Table:
 
 
 def _points(file: Path, key: str, value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list) or not value:
+    numbers = value if isinstance(value, list) else []
+    if not numbers or not all(type(each) is int and 1 <= each < 2**40 for each in numbers):
         raise _refused(file, f"{key}: must be a list of integers from 1")
-    if not all(isinstance(each, int) and not isinstance(each, bool) and 1 <= each < 2**40 for each in value):
-        raise _refused(file, f"{key}: must be a list of integers from 1")
-    points = tuple(value)
+    points = tuple(numbers)
     if any(low >= high for low, high in pairwise(points)):
         raise _refused(file, f"{key}: numbers must rise")
     return points

@@ -2,16 +2,18 @@
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxinfer.engine.step.buckets import bucket_of, make_buckets
-from jaxinfer.plan.compiled import ProgramName, Request, label
+from jaxinfer.plan.compiled import Compiled, ProgramName, Request, label
 from jaxinfer.plan.compiling import Answer, Bounds, compile_programs, target_folder, target_of
 from jaxinfer.plan.estimate import MeshPlan
 from jaxinfer.plan.expected import differences
 
 _COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
 """The module that compiles for a platform, which the extra of that name brings."""
+_COUNTED = ("mixed", "sample", "multi_step", "speculate")
+"""Kinds of programs whose temporaries an engine measures."""
 _EXTRAS = {"tpu": "compile-tpu", "cuda": "compile-gpu"}
 
 
@@ -23,15 +25,22 @@ class Compilation:
     differs: tuple[str, ...]
 
     @property
+    def programs(self) -> list[tuple[Compiled, Answer]]:
+        """What compilers say of each program that was compiled."""
+        return [(answer.compiled, answer) for answer in self.answers if answer.compiled is not None]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why each other program was not compiled."""
+        return {label(answer.name): answer.problem for answer in self.answers if answer.compiled is None}
+
+    @property
     def temporaries(self) -> int | None:
         """Temporary bytes of the largest program, as an engine measures them; None if one that counts was not
         compiled."""
-        counted = [
-            answer for answer in self.answers if answer.name[0] in ("mixed", "sample", "multi_step", "speculate")
-        ]
-        if not counted or any(answer.compiled is None for answer in counted):
-            return None
-        return max(answer.compiled.temporary for answer in counted if answer.compiled is not None)
+        counted = [answer.compiled for answer in self.answers if answer.name[0] in _COUNTED]
+        known = [compiled.temporary for compiled in counted if compiled is not None]
+        return max(known) if known and len(known) == len(counted) else None
 
 
 def obstacle(plan: MeshPlan) -> str | None:
@@ -91,13 +100,9 @@ def compile_plan(
         program_names(plan, batch),
     )
     answers = compile_programs(request, bounds, tell)
-    differs = [
-        text
-        for answer in answers
-        if answer.compiled is not None
-        for text in differences(plan, answer.name, answer.compiled)
-    ]
-    found = Compilation(tuple(answers), tuple(differs))
+    found = Compilation(tuple(answers), ())
+    differs = tuple(text for one, answer in found.programs for text in differences(plan, answer.name, one))
+    found = replace(found, differs=differs)
     return plan if found.temporaries is None else again(found.temporaries), found
 
 

@@ -76,10 +76,8 @@ def compile_programs(request: Request, bounds: Bounds, told: Callable[[Answer], 
     """Each program of the request, in its order. told: hears of each as soon as it is known."""
     target = read_target(Path(request.folder), request.topology.target)
     keys = {name: _key(request, target, name) for name in request.names}
-    answers: dict[ProgramName, Answer] = {}
-    for name in request.names:
-        if (known := _known(keys[name], name)) is not None:
-            answers[name] = Answer(name, known, kept=True)
+    known = ((name, _known(keys[name], name)) for name in request.names)
+    answers = {name: Answer(name, found, kept=True) for name, found in known if found is not None}
     for answer in answers.values():
         _tell(told, answer)
     missing = [name for name in request.names if name not in answers]

@@ -3,12 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
-from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.build.sized import Sized
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config
-from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.work import DeviceModel, Rows, device_head, device_model
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.draft_model import followed_group
@@ -58,17 +55,15 @@ class DraftPlan:
         return tuple(size + own * (group == self.group) for group, size in enumerate(kv_bytes))
 
 
-def draft_plan(
-    assumed: Assumed, target: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, shapes: EngineShapes
-) -> DraftPlan:
-    """shapes: whose `drafting` says who drafts. Raises ParameterError where what drafts cannot be split over the
-    mesh."""
+def draft_plan(assumed: Assumed, target: Sized) -> DraftPlan:
+    """target: whose shapes say who drafts. Raises ParameterError where what drafts cannot be split over the mesh."""
+    shapes, place = target.shapes, (target.dtype, target.platform, target.mesh)
     assert shapes.drafting is not None
     model, features = None, 0
     if isinstance(assumed.config, Eagle3Config):
-        model = device_head(assumed.config, dtype, platform, mesh)
-        kept = feature_shapes(model.config.hidden_size, dtype, replace(shapes, shards=1))
-        features = sum(held_bytes(one.shape, one.dtype, platform) for one in kept)
+        model = device_head(assumed.config, *place)
+        kept = feature_shapes(model.config.hidden_size, target.dtype, replace(shapes, shards=1))
+        features = sum(held_bytes(one.shape, one.dtype, target.platform) for one in kept)
     elif assumed.config is not None:
-        model = device_model(assumed.config, dtype, platform, mesh)
-    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target), features)
+        model = device_model(assumed.config, *place)
+    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target.decoder), features)

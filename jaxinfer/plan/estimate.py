@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from jaxinfer.build.sized import Sized, size
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.scheduler.stage_rows import prompt_share
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.parallel.layer_split import Spans
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import Chip
@@ -22,7 +20,7 @@ from jaxinfer.plan.hand_over import HandOver, hand_over
 from jaxinfer.plan.pipeline import StagedStep, flow_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
-from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, device_model, step_of
+from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, placed_model, step_of
 from jaxinfer.runner.cpu_memory import cpu_blocks
 from jaxinfer.runner.memory import (
     fit_blocks,
@@ -32,10 +30,9 @@ from jaxinfer.runner.memory import (
     useful_blocks,
     with_blocks,
 )
-from jaxinfer.runner.pipeline.spans import layer_spans
-from jaxinfer.runner.pipeline.stage import Stage, stages_of
+from jaxinfer.runner.pipeline.stage import Stage, by_group
 from jaxinfer.runner.platform import resolve_dtype, usable_of
-from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
+from jaxinfer.runner.sizes import Device, fit_context
 
 _NOT_PLANNED = ("layers", "head_dim", "embed", "q_per_kv")
 """Logical axes whose exchanges are not reckoned here; no engine splits the first two."""
@@ -327,15 +324,12 @@ def plan_mesh(
         message = f"{dtype}: the calibration has rates of {', '.join(chip.ops_per_second)} alone"
         raise ParameterError("dtype", message)
     told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
-    shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data, mesh.stages)
-    drafter = None
-    if assumed is not None:
-        if mesh.stages > 1:
-            raise ParameterError("speculative_config", "drafts of a pipeline are not planned yet; leave it out")
-        drafter = draft_plan(assumed, decoder.over(*mesh.parts), dtype, chip.platform, mesh, shapes)
+    if assumed is not None and mesh.stages > 1:
+        raise ParameterError("speculative_config", "drafts of a pipeline are not planned yet; leave it out")
+    sized = size(config, decoder.over(*mesh.parts), mesh, Device(chip.platform, told), dtype)
+    shapes, drafter = sized.shapes, None if assumed is None else draft_plan(assumed, sized)
     usable = usable_of(total, config.cache.gpu_memory_utilization, chip.platform)
-    empty = MemoryPlan(total, usable, 0, 0, 0, 0, ())
-    stages = _stages(config, decoder, dtype, chip.platform, mesh, empty, shapes, drafter)
+    stages = _stages(sized, MemoryPlan(total, usable, 0, 0, 0, 0, ()), drafter)
     fullest = min(stages, key=lambda one: one.memory.left / one.memory.kv_token)
     estimated, refused = fullest.memory.temporaries, None
     if temporaries is not None:
@@ -353,24 +347,12 @@ def plan_mesh(
     return MeshPlan(*placed, shapes, fullest.model, memory, imbalance, refused, estimated, of_pipeline, drafter)
 
 
-def _stages(
-    config: EngineConfig,
-    decoder: DecoderConfig,
-    dtype: jnp.dtype,
-    platform: str,
-    mesh: MeshConfig,
-    empty: MemoryPlan,
-    shapes: EngineShapes,
-    drafter: DraftPlan | None,
-) -> list[StagePlan]:
+def _stages(sized: Sized, empty: MemoryPlan, drafter: DraftPlan | None) -> list[StagePlan]:
     """One where the mesh has one. empty: a device's memory with nothing in it."""
-    asked, whole = config.parallel.pipeline_layers if mesh.stages > 1 else None, decoder.over(*mesh.parts)
-    spans: Spans = layer_spans(asked, whole, dtype, platform, mesh)
-    models = [device_model(decoder.stage(*span), dtype, platform, mesh.of_stage) for span in spans]
-    parts = zip(stages_of(whole, [model.config for model in models]), spans, models, strict=True)
+    models = [placed_model(part, sized.dtype, sized.platform, sized.mesh.of_stage) for part in sized.parts]
     return [
-        StagePlan(stage, span, model, _memory(empty, model, stage.shapes(shapes), platform, drafter))
-        for stage, span, model in parts
+        StagePlan(stage, span, model, _memory(empty, model, stage.shapes(sized.shapes), sized.platform, drafter))
+        for stage, span, model in zip(sized.stages, sized.spans, models, strict=True)
     ]
 
 
@@ -403,12 +385,11 @@ def _blocks(
     if chip.platform == "cpu":
         blocks = _cpu_blocks(stages, costs, shapes, chip.memory.bytes)
     else:
-        found: list[list[int]] = [[] for _ in shapes.groups]
-        for one, own in zip(stages, costs, strict=True):
-            fitting = fit_blocks(max(one.memory.left, 0), own, useful_blocks(one.stage.shapes(shapes)))
-            for group, count in zip(one.stage.groups, fitting, strict=True):
-                found[group].append(count)
-        blocks = [min(counts) for counts in found]
+        fitting = (
+            fit_blocks(max(one.memory.left, 0), own, useful_blocks(one.stage.shapes(shapes)))
+            for one, own in zip(stages, costs, strict=True)
+        )
+        blocks = [min(counts) for counts in by_group([one.stage for one in stages], list(fitting))]
     return tuple(blocks) if min(blocks) > 1 else ()
 
 
@@ -417,10 +398,8 @@ def _cpu_blocks(
 ) -> list[int]:
     """costs: bytes of a block of each of a stage's groups. total: bytes of the machine. None of a group where a device
     has no room for them."""
-    of_all = [0] * len(shapes.groups)
-    for one, own in zip(stages, costs, strict=True):
-        for group, cost in zip(one.stage.groups, own, strict=True):
-            of_all[group] += cost * one.model.mesh.size
+    of_stages = [[cost * one.model.mesh.size for cost in own] for one, own in zip(stages, costs, strict=True)]
+    of_all = [sum(each) for each in by_group([one.stage for one in stages], of_stages)]
     weights = sum(one.memory.weights * one.model.mesh.size for one in stages)
     blocks = cpu_blocks(of_all, shapes, total, weights).blocks
     taken = [

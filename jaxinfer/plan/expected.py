@@ -18,30 +18,6 @@ from jaxinfer.runner.device_weights import device_bytes, placed_plan
 from jaxinfer.runner.expert_load import load_shape_of
 from jaxinfer.runner.state import zero_slots
 
-_ARGUMENTS = {
-    "admit": ("newest", "counts", "history", "params", "tables", "packed"),
-    "decode": ("weights", "kv", "tables", "newest", "load", "packed"),
-    "mixed": ("weights", "kv", "tables", "newest", "load", "packed"),
-    "sample": ("head", "newest", "counts", "history", "params", "masks", "hidden", "scored"),
-    "history": ("newest", "counts", "history", "packed"),
-    "speculate": ("weights", "head", "kv", "tables", "newest", "counts", "history", "params", "load", "packed"),
-    "masks": ("masks", "packed"),
-    "copies": ("kv", "packed"),
-    "multi_step": ("weights", "head", "kv", "tables", "newest", "counts", "params", "load", "packed"),
-}
-"""Arguments of each kind of program (`runner/program_table.py`)."""
-_ALIASED = {
-    "admit": ("newest", "counts", "history", "params", "tables"),
-    "decode": ("kv", "tables"),
-    "mixed": ("kv", "tables"),
-    "sample": ("newest", "counts", "history"),
-    "history": ("newest", "counts", "history"),
-    "speculate": ("kv", "tables", "newest", "counts", "history"),
-    "masks": ("masks",),
-    "copies": ("kv",),
-    "multi_step": ("kv", "tables", "newest", "counts"),
-}
-"""Donated arguments, whose memory results take over."""
 _SCORED = 4
 """Numbers of a scored position."""
 
@@ -57,8 +33,6 @@ class Expected(NamedTuple):
 def expected(plan: MeshPlan, name: ProgramName) -> Expected:
     """Compute the expected figures of one program."""
     kind, size = name
-    parts = _parts(plan, kind, size)
-    argument, alias = (sum(parts[part] for part in names[kind]) for names in (_ARGUMENTS, _ALIASED))
     exchanges: Counter[tuple[str, int]] = Counter()
     if kind in ("decode", "mixed"):
         rows = Rows(size, 1, 1) if kind == "decode" else Rows(1, size, 0)
@@ -66,7 +40,7 @@ def expected(plan: MeshPlan, name: ProgramName) -> Expected:
         for one in plan.step(rows).exchanges:
             if one.bytes == hidden:  # rows of a quantised embedding are exchanged as XLA likes
                 exchanges[one.kind, one.bytes] += one.count
-    return Expected(argument, alias, dict(exchanges))
+    return Expected(*_taken(plan, kind, size), dict(exchanges))
 
 
 def differences(plan: MeshPlan, name: ProgramName, compiled: Compiled) -> Iterator[str]:
@@ -84,30 +58,43 @@ def differences(plan: MeshPlan, name: ProgramName, compiled: Compiled) -> Iterat
             yield f"{compiled.program}: {found[kind, size]} x {kind} of {size:,} bytes, {count} were reckoned"
 
 
-def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
+def _taken(plan: MeshPlan, kind: str, size: int) -> tuple[int, int]:
+    """Return the bytes of a program's arguments (`runner/program_table.py`), and of those that are donated, whose
+    memory results take over."""
     shapes, model, platform = replace(plan.shapes, shards=1), plan.model, plan.chip.platform
     structure = placed_plan(model.config, model.dtype, platform, plan.mesh)
-    of_device = partial(device_bytes, platform=platform, mesh=plan.mesh)
-    head = structure.head or [one for one in structure.weights if one.path == ("embed",)]
     columns = model.config.table_shape[0] // plan.mesh.shards("vocab")
-    state, params, masks, tables = jax.eval_shape(partial(zero_slots, shapes, columns))
-    load, numbers = load_shape_of(model.config), partial(held_bytes, platform=platform)
+    state, of_params, of_masks, of_tables = jax.eval_shape(partial(zero_slots, shapes, columns))
+    load_shape, of_device = load_shape_of(model.config), partial(device_bytes, platform=platform, mesh=plan.mesh)
+
+    def numbers(*arrays: Any) -> int:
+        return sum(held_bytes(one.shape, one.dtype, platform) for one in arrays if one is not None)
+
+    def integers(*shape: int) -> int:
+        return held_bytes(shape, state.newest.dtype, platform)
+
+    weights = sum(map(of_device, structure.weights))
+    head = sum(map(of_device, structure.head or [one for one in structure.weights if one.path == ("embed",)]))
     blocks = zip(plan.memory.blocks, model.kv_bytes, strict=True)
-    return {
-        "weights": sum(map(of_device, structure.weights)),
-        "head": sum(map(of_device, head)),
-        "kv": sum(count * shapes.block_size * token for count, token in blocks),
-        "tables": sum(numbers(table.shape, table.dtype) for table in tables),
-        "newest": numbers(state.newest.shape, state.newest.dtype),
-        "counts": numbers(state.counts.shape, state.counts.dtype),
-        "history": 0 if state.history is None else numbers(state.history.shape, state.history.dtype),
-        "params": numbers(params.shape, params.dtype),
-        "masks": numbers(masks.shape, masks.dtype),
-        "load": 0 if load is None else numbers(load, state.newest.dtype),
-        "hidden": numbers((shapes.max_scored, model.config.hidden_size), model.dtype),
-        "scored": numbers((shapes.max_scored, _SCORED), state.newest.dtype),
-        "packed": 0 if kind == "sample" else numbers((_packed_size(shapes, kind, size),), state.newest.dtype),
-    }
+    kv = sum(count * shapes.block_size * token for count, token in blocks)
+    params, masks, tables = numbers(of_params), numbers(of_masks), numbers(*of_tables)
+    newest, drawn = numbers(state.newest), numbers(state.newest, state.counts, state.history)
+    load = 0 if load_shape is None else integers(*load_shape)
+    scored = held_bytes((shapes.max_scored, model.config.hidden_size), model.dtype, platform)
+    scored += integers(shapes.max_scored, _SCORED)
+    packed = 0 if kind == "sample" else integers(_packed_size(shapes, kind, size))
+    donated, others = {
+        "admit": (drawn + params + tables, packed),
+        "decode": (kv + tables, weights + newest + load + packed),
+        "mixed": (kv + tables, weights + newest + load + packed),
+        "sample": (drawn, head + params + masks + scored),
+        "history": (drawn, packed),
+        "speculate": (kv + tables + drawn, weights + head + params + load + packed),
+        "masks": (masks, packed),
+        "copies": (kv, packed),
+        "multi_step": (kv + tables + numbers(state.newest, state.counts), weights + head + params + load + packed),
+    }[kind]
+    return donated + others, donated
 
 
 def _packed_size(shapes: EngineShapes, kind: str, size: int) -> int:

@@ -1,6 +1,7 @@
 """Meshes that are looked for rather than named, and the most requests within limits of time."""
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -62,17 +63,15 @@ def _meshes(devices: int, has_experts: bool) -> Iterator[tuple[MeshConfig, str]]
 def smallest(planner: Planner, tokens: int) -> MeshPlan:
     """The fewest devices along `tensor`, in powers of two, that hold the model and a request of so many tokens. Raises
     ParameterError where none do."""
-    size, refused = 1, ""
-    while size <= MOST_DEVICES:
+    refused = ""
+    for size in (1 << power for power in range(MOST_DEVICES.bit_length())):
         try:
             plan = planner(MeshConfig({"tensor": size}), f"tp{size}")
         except ParameterError as error:
             refused = refused or f"; over {size}: {error.message}"
-            size *= 2
             continue
         if plan.holds(tokens):
             return plan
-        size *= 2
     raise ParameterError("fit", f"no mesh holds the model and {tokens:,} tokens{refused}")
 
 
@@ -110,11 +109,4 @@ def keeps_up(found: Service, workload: Workload) -> bool:
 
 def _last(high: int, holds: Callable[[int], bool]) -> int:
     """The last number, from 1, for which it holds, as it does for all below it."""
-    low = 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return 1 + bisect_left(range(2, high + 1), True, key=lambda number: not holds(number))

@@ -123,9 +123,13 @@ class DeviceExperts(NamedTuple):
 
 
 def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
-    """config: of the model, or of a stage. platform: `tpu`, `gpu`, `cpu`. mesh: of one stage. Raises ParameterError
+    """config: of the model, over no mesh. platform: `tpu`, `gpu`, `cpu`. mesh: of one stage. Raises ParameterError
     where the model cannot be split so."""
-    config = config.over(*mesh.parts)
+    return placed_model(config.over(*mesh.parts), dtype, platform, mesh)
+
+
+def placed_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
+    """Describe a model, or a stage of one, on one device. config: over the mesh's parts."""
     plan = placed_plan(config, dtype, platform, mesh)
     return _of_weights(config, plan.weights, plan.head, dtype, platform, mesh)
 

@@ -50,15 +50,15 @@ def test_groups_and_blocks_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Heads of 16 share a row of 128 lanes, a key and its value; 1 MiB is taken in blocks of 64 KiB or so."""
-    monkeypatch.setattr("jaxinfer.runner.inspection.platform_name", lambda: "tpu")
-    monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 2**20)
+    monkeypatch.setattr("jaxinfer.build.inspection.platform_name", lambda: "tpu")
+    monkeypatch.setattr("jaxinfer.build.inspection.usable_memory", lambda share: 2**20)
     path = str(GOLDENS / "qwen3_moe")
     found = report(capsys, path, "--dtype", "bfloat16", "--block-size", "128")
     token = 2 * 2 * 128 * 2  # two layers, two heads
     sizes = {"token_bytes": token, "padding_bytes": token * 3 // 4}
     assert found["kv_groups"] == [{"layers": 2, "window": None, "dtype": "bfloat16", **sizes}]
     assert found["blocks"] == [(2**20 - found["weight_bytes"]["bfloat16"]) // (128 * token)]
-    monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 1000)
+    monkeypatch.setattr("jaxinfer.build.inspection.usable_memory", lambda share: 1000)
     assert inspect.run([path]) == 0
     assert "none: the weights alone take more than 1000 B of a tpu" in capsys.readouterr().out
 
@@ -75,8 +75,8 @@ def test_keys_and_values_in_few_bits(name: str, kept: str, capsys: pytest.Captur
 def test_bytes_of_quantised_weights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Llama, tiny: two layers of 2 * 32 * 64 + 2 * 32 * 32 in attention and 3 * 32 * 48 in the MLP, five norms of 32,
     and an embedding of 96 rows; a scale of four bytes a row, or for 32 values. 48 inputs are no multiple of 32."""
-    monkeypatch.setattr("jaxinfer.runner.inspection.platform_name", lambda: "gpu")
-    monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 2**20)
+    monkeypatch.setattr("jaxinfer.build.inspection.platform_name", lambda: "gpu")
+    monkeypatch.setattr("jaxinfer.build.inspection.usable_memory", lambda share: 2**20)
     path = str(GOLDENS / "llama3")
     norms, table = 5 * 32 * 2, 96 * (32 + 4)
     rows, inputs = (128, 32, 96, 32), (32, 64, 32, 48)  # of qkv, out, gate_up, down
@@ -182,7 +182,7 @@ def test_a_cpus_blocks_lie_on_all_its_devices(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An eighth of 16 GiB for all: split blocks are as many, over stages too, replicated ones half as many."""
-    monkeypatch.setattr("jaxinfer.runner.inspection.machine_memory", lambda: 16 << 30)
+    monkeypatch.setattr("jaxinfer.build.inspection.machine_memory", lambda: 16 << 30)
     big = ("--platform", "cpu", "--block-size", "16", "--dtype", "float32")
     model = str(material("configs", "gpt-oss-20b.shapes.json"))
     copied = tmp_path / "copied.yaml"

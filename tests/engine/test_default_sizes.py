@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from jaxinfer.build import _with_blocks, sizes_line
+from jaxinfer.build import sizes_line
+from jaxinfer.build.fitted import fitted_shapes
 from jaxinfer.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
@@ -79,7 +80,7 @@ def blocks(shards: int, num_blocks: int) -> int:
     """Those of a shard where so many are asked for."""
     model: Any = SimpleNamespace(mesh=None)
     config = EngineConfig(cache=CacheConfig(num_blocks=num_blocks))
-    shapes = _with_blocks(config, model, small_shapes(0, shards=shards), None, cast(Any, None))
+    shapes = fitted_shapes(config, model, small_shapes(0, shards=shards), None, cast(Any, None))
     return shapes.groups[0].num_blocks
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jaxinfer.build
+import jaxinfer.build.folders
 from jaxinfer.build import BuildProgress, BuiltEngine, seed_of, sizes_line
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
@@ -59,7 +60,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
 def install() -> None:
     """Puts the simulated engine in the place of the real one, for this process."""
     jaxinfer.build.build_engine = build_engine
-    jaxinfer.build.model_folder = model_folder
+    jaxinfer.build.folders.model_folder = jaxinfer.build.model_folder = model_folder
 
 
 def draft_always(monkeypatch: "pytest.MonkeyPatch") -> None:

@@ -21,7 +21,7 @@ from tests.text.folders import byte_level_folder
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("jaxinfer.build.build_engine", simulated.build_engine)
-    monkeypatch.setattr("jaxinfer.build.model_folder", simulated.model_folder)
+    monkeypatch.setattr("jaxinfer.build.folders.model_folder", simulated.model_folder)
     return byte_level_folder(tmp_path)
 
 

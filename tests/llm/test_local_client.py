@@ -125,7 +125,7 @@ async def test_an_engine_that_fails_ends_every_stream(caplog: pytest.LogCaptureF
 
 def test_what_a_closed_event_loop_left_behind_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxinfer.build.build_engine", simulated.build_engine)
-    monkeypatch.setattr("jaxinfer.build.model_folder", simulated.model_folder)
+    monkeypatch.setattr("jaxinfer.build.folders.model_folder", simulated.model_folder)
     llm = AsyncLLM(str(byte_level_folder(tmp_path)), max_waiting=8, max_num_seqs=2)
 
     async def ask(name: str, count: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxinfer.build import _with_blocks
+from jaxinfer.build.fitted import fitted_shapes
 from jaxinfer.cli import plan
 from jaxinfer.config import EngineConfig, ModelConfig
 from jaxinfer.errors import ParameterError
@@ -265,7 +265,7 @@ def compare_pages() -> None:
                 over = decoder.over(*mesh.parts)
                 model = random_model(over, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
                 sizes = plan_shapes(asked, over, this_device(), mesh.data)
-                shapes = _with_blocks(asked, StagedModel((model,)), sizes, None, {})
+                shapes = fitted_shapes(asked, StagedModel((model,)), sizes, None, {})
                 assert tuple(group.num_blocks for group in shapes.groups) == plan.memory.blocks, (axes, name)
                 assert shapes == plan.shapes, (shapes, plan.shapes)
 

@@ -123,9 +123,9 @@ def test_a_folder_of_leaves_is_measured_in_its_own_type(tmp_path: Path, monkeypa
         raise Measured(dtype.name, platform)
 
     folder = converted(GOLDENS / "qwen2", tmp_path / "out", "orbax", dtype="float32")
-    monkeypatch.setattr("jaxinfer.runner.platform.platform_name", lambda: "gpu")
-    monkeypatch.setattr("jaxinfer.runner.platform.usable_memory", lambda share: 2**30)
-    monkeypatch.setattr("jaxinfer.runner.inspection.taken_of_device", taken)
+    monkeypatch.setattr("jaxinfer.build.placed.platform_name", lambda: "gpu")
+    monkeypatch.setattr("jaxinfer.build.placed.usable_memory", lambda share: 2**30)
+    monkeypatch.setattr("jaxinfer.build.placed.taken_of_device", taken)
     with pytest.raises(Measured) as measured:
         start(folder)
     assert measured.value.args == ("float32", "gpu")
@@ -138,9 +138,9 @@ def test_what_is_told_of_devices_whose_memory_is_not_known(
     def made(asked: MeshConfig) -> None:
         raise Measured(asked)
 
-    monkeypatch.setattr("jaxinfer.runner.platform.platform_name", lambda: platform)
-    monkeypatch.setattr("jaxinfer.runner.platform.usable_memory", lambda share: None)
-    monkeypatch.setattr("jaxinfer.parallel.mesh.make_mesh", made)
+    monkeypatch.setattr("jaxinfer.build.placed.platform_name", lambda: platform)
+    monkeypatch.setattr("jaxinfer.build.placed.usable_memory", lambda share: None)
+    monkeypatch.setattr("jaxinfer.build.placed.make_mesh", made)
     with pytest.raises(Measured), caplog.at_level(logging.INFO):
         start(GOLDENS / "qwen2")
     (told,) = (record for record in caplog.records if "--mesh auto" in record.message)

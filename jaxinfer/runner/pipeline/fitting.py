@@ -1,7 +1,6 @@
 """KV blocks and costs of a model in stages: those of the whole follow from each stage's."""
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner import memory
 from jaxinfer.runner.costs import step_costs
 from jaxinfer.runner.cpu_memory import cpu_blocks, machine_memory
-from jaxinfer.runner.pipeline.stage import Stage, StagedModel
+from jaxinfer.runner.pipeline.stage import Stage, StagedModel, by_group
 from jaxinfer.runner.platform import usable_memory
 from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.runner.programs import Programs
@@ -28,15 +27,13 @@ def fitting_blocks(
     ParameterError where not even one fits."""
     if usable_memory(utilization, model.parts[0].mesh) is None:
         return _cpu_blocks(model, shapes, machine_memory())
-    found: list[list[int]] = [[] for _ in shapes.groups]
+    found: list[list[int]] = []
     for part, stage in zip(model.parts, model.stages, strict=True):
         limit = usable_memory(utilization, part.mesh)
         assert limit is not None
         own, make = stage.shapes(shapes), None if stage.count == 1 else partial(_programs, part, stage, shapes, options)
-        blocks = memory.device_blocks(part, own, limit=limit, cache=cache, options=options, make=make)
-        for group, count in zip(stage.groups, blocks, strict=True):
-            found[group].append(count)
-    return [min(counts) for counts in found]
+        found.append(memory.device_blocks(part, own, limit=limit, cache=cache, options=options, make=make))
+    return [min(counts) for counts in by_group(model.stages, found)]
 
 
 def _cpu_blocks(model: StagedModel, shapes: EngineShapes, total: int) -> list[int]:
@@ -58,12 +55,11 @@ def _mib(size: int) -> str:
 
 def _costs_of_all(model: StagedModel, shapes: EngineShapes) -> list[int]:
     """Bytes of a block of each group on all devices together."""
-    costs = [0] * len(shapes.groups)
-    for part, stage in zip(model.parts, model.stages, strict=True):
-        each = memory.block_costs(part, stage.shapes(shapes))
-        for group, cost in zip(stage.groups, each, strict=True):
-            costs[group] += cost * part.mesh.size
-    return costs
+    every = zip(model.parts, model.stages, strict=True)
+    costs = [
+        [cost * part.mesh.size for cost in memory.block_costs(part, stage.shapes(shapes))] for part, stage in every
+    ]
+    return [sum(of_stages) for of_stages in by_group(model.stages, costs)]
 
 
 def _programs(model: LoadedModel, stage: Stage, whole: EngineShapes, options: Options, own: EngineShapes) -> Programs:
@@ -77,22 +73,12 @@ def _programs(model: LoadedModel, stage: Stage, whole: EngineShapes, options: Op
 
 def costs_of_stages(model: StagedModel) -> StepCosts:
     """Return the costs of the steps of all stages together."""
-    each, groups = [step_costs(part) for part in model.parts], [stage.groups for stage in model.stages]
-    count = len(model.config.kv_groups)
+    each, stages = [step_costs(part) for part in model.parts], model.stages
     return StepCosts(
         weight_bytes=sum(costs.weight_bytes for costs in each),
         token_flops=sum(costs.token_flops for costs in each),
         scored_flops=sum(costs.scored_flops for costs in each),
-        kv_bytes=_by_group(count, groups, [costs.kv_bytes for costs in each]),
-        pair_flops=_by_group(count, groups, [costs.pair_flops for costs in each]),
+        kv_bytes=tuple(map(sum, by_group(stages, [costs.kv_bytes for costs in each]))),
+        pair_flops=tuple(map(sum, by_group(stages, [costs.pair_flops for costs in each]))),
         experts=tuple(experts for costs in each for experts in costs.experts),
     )
-
-
-def _by_group(count: int, groups: Sequence[Sequence[int]], each: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Sums of what stages have of each of `count` groups. groups: which of them are a stage's."""
-    found = [0] * count
-    for own, values in zip(groups, each, strict=True):
-        for group, value in zip(own, values, strict=True):
-            found[group] += value
-    return tuple(found)

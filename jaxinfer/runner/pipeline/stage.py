@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from jax.sharding import Mesh
 
@@ -11,6 +11,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.parallel.rules import AXES
 
+Value = TypeVar("Value")
 _AXIS = AXES.index("stage")
 
 
@@ -72,6 +73,15 @@ def stages_of(whole: DecoderConfig, parts: Sequence[DecoderConfig]) -> tuple[Sta
     places = {(group.window, group.kv): number for number, group in enumerate(whole.kv_groups)}
     groups = [tuple(places[group.window, group.kv] for group in part.kv_groups) for part in parts]
     return tuple(Stage(number, len(parts), own) for number, own in enumerate(groups))
+
+
+def by_group(stages: Sequence[Stage], each: Sequence[Sequence[Value]]) -> list[list[Value]]:
+    """Return what the stages have of each KV group of the whole. each: a stage's values, in the order of its groups."""
+    found: dict[int, list[Value]] = {}
+    for stage, values in zip(stages, each, strict=True):
+        for group, value in zip(stage.groups, values, strict=True):
+            found.setdefault(group, []).append(value)
+    return [found[group] for group in sorted(found)]
 
 
 def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
