@@ -31,7 +31,7 @@ def parse(command: str, *arguments: str) -> tuple[str, dict[str, Any]]:
         config, own = parse_settings("generate", groups, arguments)
         return config.model, {**vars(config.load), **vars(own.sampling)}
     asked = parse_flags({"inspect": inspect._flags, "plan": plan._flags}[command], command, arguments)
-    return asked.model, asked._asdict()
+    return asked.config.model, {**asked._asdict(), **vars(asked.config.load)}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_file_names_the_model(tmp_path: Path) -> None:
 def test_several_positional_arguments() -> None:
     line = "--ignore-config-keys k m out --to orbax"
     asked = parse_flags(convert._flags, "convert", line.split())
-    assert (asked.model, str(asked.out), asked.ignore_config_keys) == ("m", "out", ("k",))
+    assert (asked.config.model, str(asked.out), asked.config.load.ignore_config_keys) == ("m", "out", ("k",))
 
 
 def test_a_value_that_begins_with_a_dash() -> None:
