@@ -162,7 +162,7 @@ def active_parameters(plan: ModelPlan) -> int:
             size = plan.config.hidden_size
         if "expert" in leaf.axes:
             assert leaf.layers is not None
-            experts = plan.config.layers[leaf.layers[0]].mlp.experts
+            experts = plan.config.layers[leaf.layers[0]].experts
             assert experts is not None
             size = size * experts.chosen // experts.count
         total += size
@@ -178,7 +178,7 @@ def _size(leaf: Weight) -> int:
 
 def _kind(layer: LayerKind) -> str:
     """One kind of layer, for people."""
-    attention, experts = layer.attention, layer.mlp.experts
+    attention, experts = layer.mixer, layer.experts
     heads = f"{attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"
     window = "" if attention.window is None else f", window {attention.window:,}"
     mlp = f"MLP {layer.mlp.size:,}" if experts is None else f"{experts.chosen} of {experts.count} experts"
