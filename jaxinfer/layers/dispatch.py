@@ -130,7 +130,7 @@ def _reducing(kind: ExpertsKind, held: ExpertWeights, routed: Routed, backend: s
 
     def local(held: ExpertWeights, routed: Routed) -> jax.Array:
         count = held.down.shape[0]
-        here = routed.chosen.reshape(-1) - _first(count, shards)
+        here = routed.chosen.reshape(-1) - (jax.lax.axis_index(shards.expert) * count if shards.expert else 0)
         here = jnp.where((here >= 0) & (here < count), here, count)
         each = _Experts(kind, held, backend, shards.channels, shards.embed).results(routed.x, here)
         out = _weighed(each, routed.weights).astype(routed.x.dtype)
@@ -170,11 +170,6 @@ def _rows(shards: ExpertShards) -> Routed:
     """Specs of rows that every device has."""
     found: list[Any] = [spec((), shards.embed), spec(), spec()]
     return Routed(*found)
-
-
-def _first(count: int, shards: ExpertShards) -> jax.Array | int:
-    """The number of the first of a device's `count` experts."""
-    return jax.lax.axis_index(shards.expert) * count if shards.expert else 0
 
 
 def _shard_map(local: Callable[..., jax.Array], shards: ExpertShards, places: Any) -> Callable[..., jax.Array]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.context import Context, LayerVectors
+from jaxinfer.layers.context import Context
 from jaxinfer.layers.dispatch import ExpertWeights, Routed, through_experts
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.mlp import Mlp, gate_up_bias, gate_up_param
@@ -68,12 +68,10 @@ class Experts(nnx.Module):
         if dispatch.real is not None:
             chosen = jnp.where(dispatch.real[:, None], chosen, kind.slots)
         sizes = jnp.zeros(kind.slots, jnp.int32).at[chosen.reshape(-1)].add(1, mode="drop")
-        out = through_experts(kind, self._weights(vectors), Routed(x, chosen, weights), dispatch)
-        return (out if self.shared is None else out + self._shared(x, context)), sizes
-
-    def _weights(self, vectors: LayerVectors) -> ExpertWeights:
         biases = (vectors.get(f"experts_{name}_bias") for name in ("gate_up", "down"))
-        return ExpertWeights(held(self.experts_gate_up), held(self.experts_down), *biases)
+        matrices = ExpertWeights(held(self.experts_gate_up), held(self.experts_down), *biases)
+        out = through_experts(kind, matrices, Routed(x, chosen, weights), dispatch)
+        return (out if self.shared is None else out + self._shared(x, context)), sizes
 
     def _shared(self, x: jax.Array, context: Context) -> jax.Array:
         assert self.shared is not None

@@ -70,9 +70,9 @@ class GroupedLinear(NamedTuple):
     def __call__(self, x: jax.Array, sizes: jax.Array) -> jax.Array:
         """x [R, K] to [R, N] in x's type, N being all of `out`; 0 for rows of no group. sizes: [E] int32, the rows of
         each group."""
-        weight = _flattened(self.weight, 1)
-        if isinstance(weight, QuantizedArray):
-            return quantized_grouped_product(x, weight, sizes, self.backend, self.over)
+        if isinstance(self.weight, QuantizedArray):
+            return quantized_grouped_product(x, self.weight.flattened(1), sizes, self.backend, self.over)
+        weight = self.weight.reshape(self.weight.shape[0], -1, self.weight.shape[-1])
         return grouped_matmul(x, weight, sizes, backend=self.backend)
 
 
@@ -80,13 +80,6 @@ def _settled(x: jax.Array) -> jax.Array:
     """x, a matrix whose layout is its own: XLA for TPU would give it that of the axes it is made of or cut into, and
     copy the weight in every step to match (compiled for a v6e: the whole of qkv)."""
     return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)
-
-
-def _flattened(weight: Matrix, lead: int) -> Matrix:
-    """All axes of a weight between the first `lead` and the last made one."""
-    if isinstance(weight, QuantizedArray):
-        return weight.flattened(lead)
-    return weight.reshape(*weight.shape[:lead], -1, weight.shape[-1])
 
 
 def _product(x: jax.Array, weight: Matrix, parted: bool = False, rounded: bool = False) -> jax.Array:
