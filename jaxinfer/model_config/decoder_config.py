@@ -15,11 +15,15 @@ from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
 
 class LayerGroup(NamedTuple):
-    """Layers that share a pool of KV blocks: those of one window (None: all tokens before) that keep the same."""
+    """Layers that keep the same of tokens, and share a pool of KV blocks."""
 
-    window: int | None
     kv: KVKind
     layers: tuple[int, ...]
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that a token sees in its layers; None: all before it."""
+        return self.kv.window
 
 
 class Span(NamedTuple):
@@ -198,11 +202,11 @@ class DecoderConfig:
 
     @property
     def kv_groups(self) -> tuple[LayerGroup, ...]:
-        """Layers by window and what they keep, in the order in which those first occur."""
-        groups: dict[tuple[int | None, KVKind], list[int]] = {}
+        """Layers by what they keep, in the order in which that first occurs."""
+        groups: dict[KVKind, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            groups.setdefault((layer.mixer.window, layer.mixer.kv), []).append(index)
-        return tuple(LayerGroup(window, kv, tuple(layers)) for (window, kv), layers in groups.items())
+            groups.setdefault(layer.mixer.kv, []).append(index)
+        return tuple(LayerGroup(kv, tuple(layers)) for kv, layers in groups.items())
 
 
 def _with_redundant(kind: LayerKind, redundant: int, devices: int) -> LayerKind:

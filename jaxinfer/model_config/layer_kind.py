@@ -36,15 +36,16 @@ class NormKind:
 
 
 class KVKind(NamedTuple):
-    """Keys and values that a layer keeps of every token: KV heads, and the sizes of a key and a value of one head.
+    """Keys and values that a layer keeps of tokens: KV heads, and the sizes of a key and a value of one head.
 
-    codes: type of both; None: the type of activations.
+    codes: type of both; None: the type of activations. window: the last tokens of which they are needed; None: all.
     """
 
     heads: int
     key_dim: int
     value_dim: int
     codes: KVCodes | None = None
+    window: int | None = None
 
     @property
     def scaled(self) -> bool:
@@ -135,8 +136,8 @@ class AttentionKind:
 
     @property
     def kv(self) -> KVKind:
-        """Keys and values that are kept of every token."""
-        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim, self.kv_codes)
+        """Keys and values that are kept of tokens."""
+        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim, self.kv_codes, self.window)
 
     @property
     def rotary(self) -> tuple[RopeConfig, int] | None:

@@ -185,7 +185,7 @@ class LoadedModel:
 
     def kv_shape(self, group: int, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of the KV blocks of a group in its layout."""
-        _, kind, layers = self.config.kv_groups[group]
+        kind, layers = self.config.kv_groups[group]
         return self.backends[group].layout.shape(
             layers=len(layers),
             pages=num_blocks,

@@ -191,14 +191,14 @@ def _kv_groups(
     """Describe each KV group of the whole as the stage with most of its layers keeps it. mesh: of a stage."""
     found: list[dict[str, Any]] = []
     for whole in config.kv_groups:
-        own = [one for stage in stages for one in stage.kv_groups if (one.window, one.kv) == (whole.window, whole.kv)]
+        own = [one for stage in stages for one in stage.kv_groups if one.kv == whole.kv]
         found.append(_kv_group(max(own, key=lambda group: len(group.layers)), layout, dtype, mesh))
     return found
 
 
 def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig) -> dict[str, Any]:
     """Bytes that a device keeps of a token in a group's layers (`token_bytes`), and what of them is padding."""
-    window, kv, layers = group
+    kv, layers = group
     shape = layout.shape(
         layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim
     )
@@ -208,7 +208,7 @@ def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshC
     token = int(np.prod(part)) * kept.itemsize
     used = len(layers) * heads * (kv.key_dim + kv.value_dim) * kept.itemsize
     sizes = {"token_bytes": token, "padding_bytes": token - used}
-    return {"layers": len(layers), "window": window, "dtype": kept.name, **sizes}
+    return {"layers": len(layers), "window": kv.window, "dtype": kept.name, **sizes}
 
 
 class _Fit(NamedTuple):
@@ -250,8 +250,8 @@ def _least_blocks(config: DecoderConfig, stages: Sequence[DecoderConfig], fits: 
     found: dict[object, int] = {}
     for stage, fit in zip(stages, fits, strict=True):
         for group, count in zip(stage.kv_groups, fit.blocks, strict=True):
-            found[group.window, group.kv] = min(count, found.get((group.window, group.kv), count))
-    return [found[group.window, group.kv] for group in config.kv_groups]
+            found[group.kv] = min(count, found.get(group.kv, count))
+    return [found[group.kv] for group in config.kv_groups]
 
 
 def _sequences(config: DecoderConfig, fit: _Fit, block_size: int, length: int) -> int:

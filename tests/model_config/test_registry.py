@@ -155,8 +155,8 @@ def test_qwen_windows():
     config = parse("Qwen3ForCausalLM", use_sliding_window=True, layer_types=types, **options)
     assert windows_of(config) == (32, None, 32, None)
     assert [tuple(group) for group in config.kv_groups] == [
-        (32, KVKind(2, 128, 128), (0, 2)),
-        (None, KVKind(2, 128, 128), (1, 3)),
+        (KVKind(2, 128, 128, window=32), (0, 2)),
+        (KVKind(2, 128, 128), (1, 3)),
     ]
 
 
