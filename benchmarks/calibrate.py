@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.device.ceilings import matmul_tflops, memory_rates
 from benchmarks.device.rig import Rig, rig_runner, rig_shapes
 from jaxinfer.config import EngineConfig, ModelConfig
-from jaxinfer.layers.linear import product
+from jaxinfer.layers.linear import Linear
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, random_model
@@ -187,7 +187,7 @@ def product_seconds(rows: int, inputs: int, outputs: int, size: int, dtype: jnp.
     @jax.jit
     def every(x: jax.Array, weights: tuple[jax.Array, ...]) -> jax.Array:
         for weight in weights:
-            x = x + 1e-3 * product(x, weight)[:, :1].astype(x.dtype)  # each waits for the one before it
+            x = x + 1e-3 * Linear(weight).sums(x)[:, :1].astype(x.dtype)  # each waits for the one before it
         return x
 
     return _seconds(lambda: every(x, weights)) / count

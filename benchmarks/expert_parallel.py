@@ -52,14 +52,14 @@ def skewed_model(copies: int) -> "LoadedModel":
     from jaxinfer.config import ParallelConfig
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
-    from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+    from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
     from jaxinfer.models.loaded import random_model
     from jaxinfer.parallel.asked_mesh import asked_mesh
     from jaxinfer.parallel.mesh import make_mesh
 
     mesh = replace(asked_mesh(ParallelConfig(mesh="ep8")), redundant_experts=copies)
     experts = ExpertsKind(EXPERTS, CHOSEN, CHANNELS, RouterKind(normalise=True, bias=True))
-    layer = LayerKind(AttentionKind(num_heads=8, num_kv_heads=8, head_dim=32), MlpKind(CHANNELS, experts=experts))
+    layer = LayerKind(AttentionKind(num_heads=8, num_kv_heads=8, head_dim=32), experts)
     config = DecoderConfig(VOCABULARY, HIDDEN, 512, (layer,) * LAYERS).over(*mesh.parts)
     model = random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
     number = [one.path[-1] for one in model.plan.weights].index("router_bias")

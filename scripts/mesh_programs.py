@@ -118,7 +118,7 @@ def _exchange(
     if name[0] == "sample":
         return Exchange(small=numbers)
     if known is None:
-        experts = config.layers[0].mlp.experts if form == "exchange" else None
+        experts = config.layers[0].experts if form == "exchange" else None
         each = 1 if experts is None else experts.chosen
         return Exchange(small=max(numbers, rows * each * config.hidden_size * 4))
     hidden, once = f"bf16[{rows},{config.hidden_size}]", known["embedding"] if config.embeds else 0
@@ -138,7 +138,7 @@ def _exchange(
 def _rows_exchanged(mesh: MeshConfig, rows: int, platform: str, config: DecoderConfig) -> Iterator[str]:
     """Yield the exchanges of a layer whose rows go to experts: there, room for all that a device may be sent; back,
     rows of its own; and the sums of all rows to all devices. XLA for a TPU cuts these in two its own way."""
-    experts, devices, hidden = config.layers[0].mlp.experts, mesh.shards("expert"), config.hidden_size
+    experts, devices, hidden = config.layers[0].experts, mesh.shards("expert"), config.hidden_size
     assert experts is not None
     own = rows // devices
     for room in (devices * own * min(experts.chosen, experts.slots // devices), own * experts.chosen):

@@ -19,8 +19,8 @@ def matrix_elements(config: DecoderConfig) -> int:
 
 
 def _layer_elements(layer: LayerKind, hidden: int) -> int:
-    heads = layer.attention.num_heads * layer.attention.head_dim
-    keys = 2 * layer.attention.num_kv_heads * layer.attention.head_dim
+    heads = layer.mixer.num_heads * layer.mixer.head_dim
+    keys = 2 * layer.mixer.num_kv_heads * layer.mixer.head_dim
     return hidden * (heads + keys) + heads * hidden + 3 * hidden * layer.mlp.size
 
 
@@ -32,7 +32,7 @@ def step_work(config: DecoderConfig, itemsize: int, tokens: int, rows: int, cont
     """
     head = config.vocab_size * config.hidden_size
     matrices = matrix_elements(config)
-    attentions = [layer.attention for layer in config.layers]
+    attentions = [layer.mixer for layer in config.layers]
     token_kv = sum(2 * attention.num_kv_heads * attention.head_dim for attention in attentions)
     queries = sum(attention.num_heads * attention.head_dim for attention in attentions)
     seen = rows * sum(context + i + 1 for i in range(tokens))

@@ -149,7 +149,7 @@ def _kv_groups(sized: Sized) -> list[GroupBytes]:
 
 def _kind(layer: LayerKind) -> str:
     """One kind of layer, for people."""
-    attention, experts = layer.attention, layer.mlp.experts
+    attention, experts = layer.mixer, layer.experts
     heads = f"{attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"
     window = "" if attention.window is None else f", window {attention.window:,}"
     mlp = f"MLP {layer.mlp.size:,}" if experts is None else f"{experts.chosen} of {experts.count} experts"

@@ -267,8 +267,7 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
         raise ParameterError("pipeline_layers", f"{layers}: no mesh here has stages; give one with --mesh")
     planner = partial(_planned, asked, decoder)
     if asked.sweep is not None:
-        experts = any(layer.mlp.experts is not None for layer in decoder.layers)
-        swept = sweep(asked.sweep, planner, has_experts=experts)
+        swept = sweep(asked.sweep, planner, has_experts=bool(decoder.expert_layers))
         found = Sweep([*found.plans, *swept.plans], swept.left_out)
     if asked.fit:
         workload = asked.question.workload

@@ -11,19 +11,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
-from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.stack import StackLayer
 
+from jaxinfer.layers.activation import gated
 from jaxinfer.layers.exchange import exchanged
-from jaxinfer.layers.linear import flattened
-from jaxinfer.layers.mlp import gated
+from jaxinfer.layers.linear import GroupedLinear
 from jaxinfer.layers.param import Matrix
-from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.rules import Split
 from jaxinfer.parallel.shards import spec
 from jaxinfer.quantization.array import QuantizedArray, weight_spec
-from jaxinfer.quantization.product import quantized_grouped_product
 
 DispatchForm = Literal["reduce", "exchange"]
 DISPATCH_FORMS: tuple[DispatchForm, ...] = get_args(DispatchForm)
@@ -71,7 +69,7 @@ class Routed(NamedTuple):
     weights: jax.Array
 
 
-def through_experts(kind: MlpKind, held: ExpertWeights, routed: Routed, dispatch: Dispatch) -> jax.Array:
+def through_experts(kind: ExpertsKind, held: ExpertWeights, routed: Routed, dispatch: Dispatch) -> jax.Array:
     """The results of each row's experts, weighed and added: [T, hidden] in x's type."""
     shards = dispatch.shards
     if shards is None:
@@ -84,7 +82,7 @@ def through_experts(kind: MlpKind, held: ExpertWeights, routed: Routed, dispatch
 class _Experts(NamedTuple):
     """The experts of one device, or its part of them. channels, embed: mesh axes that those are split over."""
 
-    kind: MlpKind
+    kind: ExpertsKind
     held: ExpertWeights
     backend: str
     channels: Split = ()
@@ -98,35 +96,26 @@ class _Experts(NamedTuple):
         order = jnp.argsort(experts, stable=True)
         expert = experts[order]
         sizes = jnp.zeros(count, jnp.int32).at[experts].add(1, mode="drop")
-        inner = self._multiply(x[order // each], flattened(self.held.gate_up, 1), sizes, self.embed)
+        inner = GroupedLinear(self.held.gate_up, self.backend, self.embed)(x[order // each], sizes)
         if self.embed:
             inner = jax.lax.psum(inner, self.embed)
         inner = inner.reshape(-1, *self.held.gate_up.shape[1:-1])
         if self.held.gate_up_bias is not None:
             inner = inner + self.held.gate_up_bias[jnp.minimum(expert, count - 1)].astype(inner.dtype)
         inner = gated(self.kind, inner)
-        out = self._multiply(inner.reshape(len(order), -1), self.held.down, sizes, self.channels)
+        down = GroupedLinear(self.held.down, self.backend, self.channels)
+        out = down(inner.reshape(len(order), -1), sizes)
         if self.held.down_bias is not None:
-            out = out + jnp.where(self._adds_bias(expert < count), self._down_bias(expert), 0).astype(out.dtype)
+            adds, bias = self._adds_bias(expert < count), self.held.down_bias[jnp.minimum(expert, count - 1)]
+            out = out + jnp.where(adds, bias, 0).astype(out.dtype)
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         return out[back]
-
-    def _down_bias(self, expert: jax.Array) -> jax.Array:
-        assert self.held.down_bias is not None
-        return self.held.down_bias[jnp.minimum(expert, len(self.held.down_bias) - 1)]
 
     def _adds_bias(self, of_one: jax.Array) -> jax.Array:
         """Return the rows that get a bias, [R, 1] bool. If devices' parts are added up, only the first adds it. of_one:
         [R] bool, rows that have an expert."""
         first = jax.lax.axis_index(self.channels) == 0 if self.channels else True
         return (of_one & first)[:, None]
-
-    def _multiply(self, x: jax.Array, weights: Matrix, sizes: jax.Array, over: Split) -> jax.Array:
-        """x [R, K], sorted by expert, times the weights [E, N, K] of each row's expert; 0 for rows of none. over: mesh
-        axes that K is split over."""
-        if isinstance(weights, QuantizedArray):
-            return quantized_grouped_product(x, weights, sizes, self.backend, over)
-        return grouped_matmul(x, weights, sizes, backend=self.backend)
 
 
 def _weighed(each: jax.Array, weights: jax.Array) -> jax.Array:
@@ -135,13 +124,13 @@ def _weighed(each: jax.Array, weights: jax.Array) -> jax.Array:
     return jnp.einsum("tkd,tk->td", each, weights, precision=jax.lax.Precision.HIGHEST)
 
 
-def _reducing(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, shards: ExpertShards) -> jax.Array:
+def _reducing(kind: ExpertsKind, held: ExpertWeights, routed: Routed, backend: str, shards: ExpertShards) -> jax.Array:
     """One reduction, in x's type, over all devices that have experts or channels of their own."""
     over = (*shards.expert, *shards.channels)
 
     def local(held: ExpertWeights, routed: Routed) -> jax.Array:
         count = held.down.shape[0]
-        here = routed.chosen.reshape(-1) - _first(count, shards)
+        here = routed.chosen.reshape(-1) - (jax.lax.axis_index(shards.expert) * count if shards.expert else 0)
         here = jnp.where((here >= 0) & (here < count), here, count)
         each = _Experts(kind, held, backend, shards.channels, shards.embed).results(routed.x, here)
         out = _weighed(each, routed.weights).astype(routed.x.dtype)
@@ -150,7 +139,9 @@ def _reducing(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, 
     return _shard_map(local, shards, (_specs(held, shards), _rows(shards)))(held, routed)
 
 
-def _exchanging(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, shards: ExpertShards) -> jax.Array:
+def _exchanging(
+    kind: ExpertsKind, held: ExpertWeights, routed: Routed, backend: str, shards: ExpertShards
+) -> jax.Array:
     """Each device along the axes of experts takes as many rows, and at the end all get all results.
 
     It takes them here: of rows that lie on the devices already, XLA would split all that is computed before and after.
@@ -179,11 +170,6 @@ def _rows(shards: ExpertShards) -> Routed:
     """Specs of rows that every device has."""
     found: list[Any] = [spec((), shards.embed), spec(), spec()]
     return Routed(*found)
-
-
-def _first(count: int, shards: ExpertShards) -> jax.Array | int:
-    """The number of the first of a device's `count` experts."""
-    return jax.lax.axis_index(shards.expert) * count if shards.expert else 0
 
 
 def _shard_map(local: Callable[..., jax.Array], shards: ExpertShards, places: Any) -> Callable[..., jax.Array]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxinfer_kernels.stack import StackLayer
 
-from jaxinfer.layers.linear import product
+from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.param import Matrix
 
 
@@ -14,10 +14,10 @@ def embed(table: Matrix, tokens: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return table[tokens].astype(dtype)
 
 
-def scores(table: Matrix, hidden: jax.Array) -> jax.Array:
-    """hidden [S, d] against table [vocab, d]: [S, vocab] float32."""
-    if len(hidden) == 1 and hidden.dtype != jnp.float32 and not isinstance(table, StackLayer):
+def scores(head: Linear, hidden: jax.Array) -> jax.Array:
+    """hidden [S, d] against the table [vocab, d] of a head: [S, vocab] float32."""
+    if len(hidden) == 1 and hidden.dtype != jnp.float32 and not isinstance(head.weight, StackLayer):
         # XLA for a GPU may widen the whole table to float32 for one row: 1.7 ms for the head of Llama-3.1-8B on an H100
         # (jax 0.11.2), where 32 rows take 0.4.
-        return product(jnp.pad(hidden, ((0, 1), (0, 0))), table)[:1]
-    return product(hidden, table)
+        return head.sums(jnp.pad(hidden, ((0, 1), (0, 0))))[:1]
+    return head.sums(hidden)

@@ -1,21 +1,20 @@
 """Experts: a router sends every token to a few of many MLPs."""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.dispatch import Dispatch, ExpertWeights, Routed, through_experts
-from jaxinfer.layers.linear import product
-from jaxinfer.layers.mlp import Mlp, gate_up_param
-from jaxinfer.layers.param import held, matrix, param, value
-from jaxinfer.layers.vectors import EXPERT_SLOTS
+from jaxinfer.layers.context import Context
+from jaxinfer.layers.dispatch import ExpertWeights, Routed, through_experts
+from jaxinfer.layers.linear import Linear
+from jaxinfer.layers.mlp import Mlp, gate_up_bias, gate_up_param
+from jaxinfer.layers.param import Vector, held, matrix, param, value
 from jaxinfer.model_config.formulas import ROUTER_SCORINGS
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.quantization.scheme import LayerSchemes
 
-_ALL = Dispatch()
+EXPERT_SLOTS = "expert_slots"
+"""The slots of each expert where some are copied: no checkpoint has them."""
 
 
 class Experts(nnx.Module):
@@ -26,54 +25,61 @@ class Experts(nnx.Module):
     shared: an Mlp beside them, shared_router: [1, hidden], where the kind has those. `lead` axes come before.
     """
 
-    def __init__(self, kind: MlpKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
-        experts = _experts(kind)
+    def __init__(
+        self, kind: ExpertsKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()
+    ):
         self.kind = kind
         axes = ("layers",) * len(lead)
-        count, slots, ff = experts.count, experts.slots, experts.size
+        count, slots, ff = kind.count, kind.slots, kind.size
         self.router = param((*lead, count, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
         self.experts_gate_up = gate_up_param(
             ff, hidden, dtype, (*lead, slots), (*axes, "expert"), schemes.experts_gate_up, "expert_mlp"
         )
         down, down_axes = (*lead, slots, hidden, ff), (*axes, "expert", "embed", "expert_mlp")
         self.experts_down = matrix(down, down_axes, dtype, ff**-0.5, schemes.experts_down)
-        of_shared = LayerSchemes(gate_up=schemes.shared_gate_up, down=schemes.shared_down)
-        self.shared = (
-            Mlp(MlpKind(experts.shared, kind.activation), of_shared, hidden, dtype, lead) if experts.shared else None
-        )
-        if experts.shared_gate:
+        own = LayerSchemes(gate_up=schemes.shared_gate_up, down=schemes.shared_down)
+        self.shared = Mlp(MlpKind(kind.shared, kind.activation), own, hidden, dtype, lead) if kind.shared else None
+        if kind.shared_gate:
             self.shared_router = param((*lead, 1, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
 
-    def __call__(
-        self, x: jax.Array, vectors: Mapping[str, jax.Array], dispatch: Dispatch = _ALL
-    ) -> tuple[jax.Array, jax.Array]:
-        """x [T, hidden] to [T, hidden], and how many rows each slot got, [P] int32.
+    @staticmethod
+    def vectors(kind: ExpertsKind, hidden: int) -> dict[str, Vector]:
+        """Return the vectors of a layer with them, by name."""
+        found = {}
+        if kind.router.bias:
+            found["router_bias"] = Vector((kind.count,), (None,), 0.1)
+        if kind.router.choice_bias:
+            found["choice_bias"] = Vector((kind.count,), (None,), 0.1, dtype="float32")
+        if kind.redundant:
+            found[EXPERT_SLOTS] = Vector((kind.count, kind.copies), (None, None), dtype="int32")
+        if kind.bias:
+            pair = gate_up_bias(kind.size, "expert_mlp")
+            found["experts_gate_up_bias"] = Vector((kind.slots, *pair.shape), ("expert", *pair.axes), 0.1)
+            found["experts_down_bias"] = Vector((kind.slots, hidden), ("expert", "embed"), 0.1)
+        return found
 
-        vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, expert_slots, if any.
-        """
-        experts = _experts(self.kind)
-        scores = product(x, value(self.router))
-        if "router_bias" in vectors:
-            scores = scores + vectors["router_bias"].astype(jnp.float32)
-        chosen, weights = route(experts, scores, vectors.get("choice_bias"))
+    def __call__(self, x: jax.Array, context: Context) -> tuple[jax.Array, jax.Array]:
+        """x [T, hidden] to [T, hidden], and how many rows each slot got, [P] int32."""
+        kind, vectors, dispatch = self.kind, context.vectors, context.dispatch
+        scores = Linear(value(self.router), vectors.get("router_bias")).sums(x)
+        chosen, weights = route(kind, scores, vectors.get("choice_bias"))
         if EXPERT_SLOTS in vectors:
             chosen = _slots(chosen, vectors[EXPERT_SLOTS])
         if dispatch.real is not None:
-            chosen = jnp.where(dispatch.real[:, None], chosen, experts.slots)
-        sizes = jnp.zeros(experts.slots, jnp.int32).at[chosen.reshape(-1)].add(1, mode="drop")
-        out = through_experts(self.kind, self._weights(vectors), Routed(x, chosen, weights), dispatch)
-        return (out if self.shared is None else out + self._shared(x)), sizes
-
-    def _weights(self, vectors: Mapping[str, jax.Array]) -> ExpertWeights:
+            chosen = jnp.where(dispatch.real[:, None], chosen, kind.slots)
+        sizes = jnp.zeros(kind.slots, jnp.int32).at[chosen.reshape(-1)].add(1, mode="drop")
         biases = (vectors.get(f"experts_{name}_bias") for name in ("gate_up", "down"))
-        return ExpertWeights(held(self.experts_gate_up), held(self.experts_down), *biases)
+        matrices = ExpertWeights(held(self.experts_gate_up), held(self.experts_down), *biases)
+        out = through_experts(kind, matrices, Routed(x, chosen, weights), dispatch)
+        return (out if self.shared is None else out + self._shared(x, context)), sizes
 
-    def _shared(self, x: jax.Array) -> jax.Array:
+    def _shared(self, x: jax.Array, context: Context) -> jax.Array:
         assert self.shared is not None
-        out = self.shared(x, {})
-        if not _experts(self.kind).shared_gate:
+        out, _ = self.shared(x, context)
+        if not self.kind.shared_gate:
             return out
-        return (jax.nn.sigmoid(product(x, value(self.shared_router))) * out.astype(jnp.float32)).astype(x.dtype)
+        gate = jax.nn.sigmoid(Linear(value(self.shared_router)).sums(x))
+        return (gate * out.astype(jnp.float32)).astype(x.dtype)
 
 
 def route(kind: ExpertsKind, scores: jax.Array, choice_bias: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -112,8 +118,3 @@ def _best_groups(router: RouterKind, ranked: jax.Array) -> jax.Array:
     best = jax.lax.top_k(of_group, router.top_groups)[1]
     kept = jnp.zeros(of_group.shape, bool).at[jnp.arange(len(ranked))[:, None], best].set(True)
     return jnp.where(kept[:, :, None], grouped, -jnp.inf).reshape(ranked.shape)
-
-
-def _experts(kind: MlpKind) -> ExpertsKind:
-    assert kind.experts is not None
-    return kind.experts

@@ -1,17 +1,20 @@
-"""Matrix products with an optional bias."""
+"""Matrix products: all that a layer and a head multiply goes through `Linear` or `GroupedLinear`."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxinfer_kernels.cpu.matmul import native_product
+from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.stack import StackLayer
 
-from jaxinfer.layers.param import Matrix, precision
+from jaxinfer.layers.param import Matrix, QuantizedParam, held, precision
 from jaxinfer.parallel.per_device import per_device
+from jaxinfer.parallel.rules import Split
 from jaxinfer.parallel.shards import Shards, spec
 from jaxinfer.quantization.array import QuantizedArray
-from jaxinfer.quantization.product import quantized_product
+from jaxinfer.quantization.product import quantized_grouped_product, quantized_product
 
 # NOTE: the product is always of two matrices. XLA on CPU writes out a transposed copy of a weight with more axes in
 # every step (ten times slower, measured); flattening one's leading axes costs nothing, since they lie in order, and of
@@ -22,7 +25,7 @@ _FEW_ROWS = 128
 
 
 class Linear(NamedTuple):
-    """A projection: what every matrix of a layer is used through.
+    """A projection by one matrix.
 
     weight: [*out, K], plain or quantised. bias: [*out]. parted: K is split over devices, which add up their parts of
     the sum in x's type, at half of float32's bytes where that is a short one.
@@ -32,14 +35,45 @@ class Linear(NamedTuple):
     bias: jax.Array | None = None
     parted: bool = False
 
+    @staticmethod
+    def of(parameter: nnx.Param | QuantizedParam, bias: jax.Array | None = None) -> "Linear":
+        """The projection by a parameter of `matrix`."""
+        parted = isinstance(parameter, nnx.Param) and parameter.get_metadata()["parted"]
+        return Linear(held(parameter), bias, parted)
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [T, *in], whose axes after the first are K in all, to [T, *out] in x's type; the sum is in float32."""
         columns = self.weight.shape[-1]
         rounded = self.parted or self.bias is None
-        out = product(_settled(x.reshape(x.shape[0], columns)), self.weight, self.parted, rounded)
+        out = _product(_settled(x.reshape(x.shape[0], columns)), self.weight, self.parted, rounded)
         if self.bias is not None:
             out = out + self.bias.astype(jnp.float32).reshape(-1)
         return _settled(out.astype(x.dtype)).reshape(x.shape[0], *self.weight.shape[:-1])
+
+    def sums(self, x: jax.Array) -> jax.Array:
+        """x [T, K] to [T, N] float32, N being all of `out`: not rounded to x's type."""
+        out = _product(x, self.weight)
+        return out if self.bias is None else out + self.bias.astype(jnp.float32)
+
+
+class GroupedLinear(NamedTuple):
+    """Projections of rows that are sorted by group, as by expert, each by the matrix of its group.
+
+    weight: [E, *out, K]. backend: of `grouped_matmul`. over: mesh axes that K is split over, in a shard_map: weight and
+    x are one device's parts, and so is the sum.
+    """
+
+    weight: Matrix
+    backend: str
+    over: Split = ()
+
+    def __call__(self, x: jax.Array, sizes: jax.Array) -> jax.Array:
+        """x [R, K] to [R, N] in x's type, N being all of `out`; 0 for rows of no group. sizes: [E] int32, the rows of
+        each group."""
+        if isinstance(self.weight, QuantizedArray):
+            return quantized_grouped_product(x, self.weight.flattened(1), sizes, self.backend, self.over)
+        weight = self.weight.reshape(self.weight.shape[0], -1, self.weight.shape[-1])
+        return grouped_matmul(x, weight, sizes, backend=self.backend)
 
 
 def _settled(x: jax.Array) -> jax.Array:
@@ -48,14 +82,7 @@ def _settled(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
-def flattened(weight: Matrix, lead: int = 0) -> Matrix:
-    """All axes of a weight between the first `lead` and the last made one."""
-    if isinstance(weight, QuantizedArray):
-        return weight.flattened(lead)
-    return weight.reshape(*weight.shape[:lead], -1, weight.shape[-1])
-
-
-def product(x: jax.Array, weight: Matrix, parted: bool = False, rounded: bool = False) -> jax.Array:
+def _product(x: jax.Array, weight: Matrix, parted: bool = False, rounded: bool = False) -> jax.Array:
     """x [T, K] times the transpose of weight [*out, K]: [T, N] float32, N being all of `out`. parted: of Linear.
     rounded: the product is rounded to x's type next, and may be already, and of it."""
     if isinstance(weight, QuantizedArray):

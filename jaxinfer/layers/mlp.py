@@ -1,17 +1,16 @@
 """MLPs, gated or plain."""
 
 import math
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.linear import Linear
+from jaxinfer.layers.activation import activated, gated
+from jaxinfer.layers.context import Context
 from jaxinfer.layers.padding import without_padding
-from jaxinfer.layers.param import QuantizedParam, held, matrix
-from jaxinfer.model_config.formulas import ACTIVATIONS
-from jaxinfer.model_config.mlp_kind import Clamp, MlpKind
+from jaxinfer.layers.param import QuantizedParam, Vector, matrix
+from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme
 
 _TILE_ROWS = 8
@@ -26,33 +25,16 @@ def gate_up_block(size: int) -> int:
     return max(least, math.gcd(size, 16 * 128) // 16)
 
 
-def gated(kind: MlpKind, gate_up: jax.Array) -> jax.Array:
-    """gate_up [T, ff / B, 2, B] to what goes into the second product, [T, ff / B, B]."""
-    gate, up = gate_up[:, :, 0], gate_up[:, :, 1]
-    if kind.clamp is not None:
-        return _clamped(kind.clamp, gate, up)
-    return _activated(kind, gate) * up
-
-
-def _activated(kind: MlpKind, x: jax.Array) -> jax.Array:
-    return ACTIVATIONS[kind.activation].formula(jax, x)
-
-
-def _clamped(clamp: Clamp, gate: jax.Array, up: jax.Array) -> jax.Array:
-    gate, up = jnp.minimum(gate, clamp.limit), jnp.clip(up, -clamp.limit, clamp.limit)
-    return gate * jax.nn.sigmoid(gate * clamp.alpha) * (up + 1)
-
-
 class Mlp(nnx.Module):
     """down(act(gate(x)) * up(x)), or down(act(up(x))) where the kind is not gated.
 
     gate_up: [ff / B, 2, B, hidden], gate and up in turns of B = gate_up_block(ff) channels, so that the first axis can
     be sharded and the rest flattened into one matrix. up: [ff, hidden]. down: [hidden, ff]. `lead` axes come before.
-    schemes: how they are held. parted: whether devices share the columns of down, which `LoadedModel.build` says.
+    schemes: how they are held.
     """
 
     def __init__(self, kind: MlpKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
-        self.kind, self.parted = kind, False
+        self.kind = kind
         axes, ff = ("layers",) * len(lead), kind.size
         if kind.gated:
             self.gate_up = gate_up_param(ff, hidden, dtype, lead, axes, schemes.gate_up)
@@ -60,16 +42,31 @@ class Mlp(nnx.Module):
             self.up = matrix((*lead, ff, hidden), (*axes, "mlp", "embed"), dtype, hidden**-0.5, schemes.up)
         self.down = matrix((*lead, hidden, ff), (*axes, "embed", "mlp"), dtype, ff**-0.5, schemes.down)
 
-    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array], real: jax.Array | None = None) -> jax.Array:
-        """x: [T, hidden]. vectors: gate_up_bias [ff / B, 2, B] or up_bias [ff], and down_bias [hidden], if any. real:
-        as of `without_padding`."""
+    @staticmethod
+    def vectors(kind: MlpKind, hidden: int) -> dict[str, Vector]:
+        """Return the vectors of a layer with it, by name."""
+        if not kind.bias:
+            return {}
+        down = {"down_bias": Vector((hidden,), ("embed",), 0.1)}
+        if not kind.gated:
+            return {"up_bias": Vector((kind.size,), ("mlp",), 0.1), **down}
+        return {"gate_up_bias": gate_up_bias(kind.size), **down}
+
+    def __call__(self, x: jax.Array, context: Context) -> tuple[jax.Array, None]:
+        """x [T, hidden] to [T, hidden]; None: it has no experts whose rows could be counted."""
         if self.kind.gated:
-            inner = gated(self.kind, Linear(held(self.gate_up), vectors.get("gate_up_bias"))(x))
+            inner = gated(self.kind, context.linear(self.gate_up, "gate_up_bias")(x))
         else:
-            inner = _activated(self.kind, Linear(held(self.up), vectors.get("up_bias"))(x))
+            inner = activated(self.kind, context.linear(self.up, "up_bias")(x))
         if self.kind.bias:
-            inner = without_padding(inner, real)  # a bias made it more than 0
-        return Linear(held(self.down), vectors.get("down_bias"), self.parted)(inner)
+            inner = without_padding(inner, context.dispatch.real)  # a bias made it more than 0
+        return context.linear(self.down, "down_bias")(inner), None
+
+
+def gate_up_bias(size: int, channels: str = "mlp") -> Vector:
+    """The bias of gate_up of `size` channels. channels: the name of their axis."""
+    block = gate_up_block(size)
+    return Vector((size // block, 2, block), (channels, None, None), 0.1)
 
 
 def gate_up_param(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,19 @@ from jaxinfer_kernels.stack import StackLayer, alone
 from jaxinfer.parallel.shards import Shards
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_form
 from jaxinfer.quantization.scheme import Scheme
+
+Axes = tuple[str | None, ...]
+
+
+class Vector(NamedTuple):
+    """One small weight of a layer. std: of random values; None: all ones less `offset`. dtype: the type that it is kept
+    in; None: the model's."""
+
+    shape: tuple[int, ...]
+    axes: Axes
+    std: float | None = None
+    offset: float = 0.0
+    dtype: str | None = None
 
 
 def param(
@@ -68,11 +82,11 @@ Matrix = jax.Array | StackLayer | QuantizedArray
 def matrix(
     shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float, scheme: Scheme | None
 ) -> nnx.Param | QuantizedParam:
-    """A parameter that products are taken with, [..., K], held as `scheme` says. Its backend is that of the kernels
-    that multiply it: xla or native; `LoadedModel.merged` says which."""
+    """A parameter that products are taken with, [..., K], held as `scheme` says. `LoadedModel.merged` says what
+    multiplies a plain one, xla or native, and whether devices share K and add up their parts."""
     if scheme is None:
         plain = param(shape, axes, dtype, std)
-        plain.set_metadata(backend="xla")
+        plain.set_metadata(backend="xla", parted=False)
         return plain
     return QuantizedParam(shape, axes, dtype, std, scheme)
 

@@ -8,7 +8,7 @@ from jaxinfer.errors import quoted
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.formulas import ACTIVATIONS, NORMS
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
-from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 from jaxinfer.model_config.quantized.reading import read_quantization
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
@@ -62,10 +62,13 @@ def read_head_dim(config: ConfigReader) -> int:
     return config.integer("head_dim", hidden // max(heads, 1))
 
 
-def read_mlp(config: ConfigReader, **differences: Any) -> MlpKind:
-    """From `intermediate_size` and `hidden_act`; silu where that is absent, as in transformers."""
+def read_mlp(config: ConfigReader, *, experts: ExpertsKind | None = None, **differences: Any) -> MlpKind | ExpertsKind:
+    """From `intermediate_size` and `hidden_act`; silu where that is absent, as in transformers. experts: these, with
+    that activation, instead of an MLP."""
     if "activation" not in differences:
         differences["activation"] = read_activation(config, "hidden_act", "silu")
+    if experts is not None:
+        return replace(experts, **differences)
     return MlpKind(config.integer("intermediate_size"), **differences)
 
 
@@ -129,14 +132,14 @@ def _is_layer_type(name: object) -> bool:
 
 def with_windows(layer: LayerKind, windows: Sequence[int | None]) -> tuple[LayerKind, ...]:
     """Layers of one kind, each with a window of its own."""
-    kinds = {w: replace(layer, attention=replace(layer.attention, window=w)) for w in dict.fromkeys(windows)}
+    kinds = {w: replace(layer, mixer=replace(layer.mixer, window=w)) for w in dict.fromkeys(windows)}
     return tuple(kinds[window] for window in windows)
 
 
 def layers_by_window(full: LayerKind, sliding: LayerKind, windows: Sequence[int | None]) -> tuple[LayerKind, ...]:
     """`sliding` with each of the windows; `full` where there is none."""
     pairs = zip(with_windows(full, windows), with_windows(sliding, windows), strict=True)
-    return tuple(one if one.attention.window is None else other for one, other in pairs)
+    return tuple(one if one.mixer.window is None else other for one, other in pairs)
 
 
 def typed_windows(config: ConfigReader, window: int | None, default: list[bool]) -> tuple[int | None, ...]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jaxinfer.errors import ModelError, ParameterError, quoted
 from jaxinfer.model_config.layer_kind import KVKind, LayerKind, NormKind
-from jaxinfer.model_config.rope_config import MAX_CONTEXT, RopeConfig
+from jaxinfer.model_config.rope_config import MAX_CONTEXT
 from jaxinfer.model_config.tensor_names import TensorNames
 from jaxinfer.quantization.declared import Declared
 from jaxinfer.quantization.kv import KVCodes, ScaledKVCodes
@@ -15,18 +15,15 @@ from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
 
 class LayerGroup(NamedTuple):
-    """Layers that share a pool of KV blocks: those of one window (None: all tokens before) that keep the same."""
+    """Layers that keep the same of tokens, and share a pool of KV blocks."""
 
-    window: int | None
     kv: KVKind
     layers: tuple[int, ...]
 
-
-class GroupPlace(NamedTuple):
-    """Place of a layer's KV: index of its group, and its index in the group."""
-
-    group: int
-    index: int
+    @property
+    def window(self) -> int | None:
+        """Tokens that a token sees in its layers; None: all before it."""
+        return self.kv.window
 
 
 class Span(NamedTuple):
@@ -89,7 +86,7 @@ class DecoderConfig:
     @property
     def expert_layers(self) -> tuple[int, ...]:
         """Layers with experts."""
-        return tuple(i for i, layer in enumerate(self.layers) if layer.mlp.experts is not None)
+        return tuple(i for i, layer in enumerate(self.layers) if layer.experts is not None)
 
     @property
     def embeds(self) -> bool:
@@ -113,23 +110,20 @@ class DecoderConfig:
         Its factors are the long ones for every token where sequences may be longer than the original context, as in
         vLLM. transformers chooses anew for each forward, by its longest sequence.
         """
-        return self.with_ropes(
-            lambda rope: replace(
-                rope, stretched=rope.kind == "longrope" and length > rope.original_max_position_embeddings
-            )
-        )
 
-    def with_ropes(self, change: Callable[[RopeConfig], RopeConfig]) -> "DecoderConfig":
-        """Return the decoder with each rotary embedding replaced by `change` of it."""
+        def at_length(kind: LayerKind) -> LayerKind:
+            rope = kind.mixer.rope
+            if rope is None or rope.kind != "longrope":
+                return kind
+            rope = replace(rope, stretched=length > rope.original_max_position_embeddings)
+            return replace(kind, mixer=replace(kind.mixer, rope=rope))
 
-        def changed(layer: LayerKind) -> LayerKind:
-            attention = layer.attention
-            if attention.rope is None:
-                return layer
-            return replace(layer, attention=replace(attention, rope=change(attention.rope)))
+        return self.with_kinds(at_length)
 
-        kinds = {layer: changed(layer) for layer in dict.fromkeys(self.layers)}
-        return replace(self, layers=tuple(kinds[layer] for layer in self.layers))
+    def with_kinds(self, change: Callable[[LayerKind], LayerKind]) -> "DecoderConfig":
+        """Return the decoder with each kind of layer replaced by `change` of it."""
+        kinds = {kind: change(kind) for kind in dict.fromkeys(self.layers)}
+        return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
 
     def quantised(self, name: str) -> "DecoderConfig":
         """Return the decoder with its weights quantised on loading as MADE[name]; `none`: they are held as they are in
@@ -143,27 +137,25 @@ class DecoderConfig:
         if self.held is not None:
             how = f"{name}: the folder's leaves are held in {self.held}"
             raise ParameterError("quantization", f"{how}; leave it out, or convert the model with it")
-        made, kinds = MADE[name], dict[LayerKind, LayerKind]()
-        for kind in dict.fromkeys(self.layers):
+        made = MADE[name]
+
+        def held(kind: LayerKind) -> LayerKind:
             schemes = {name: made.of(depth) for name, depth in kind.depths(self.hidden_size).items()}
-            kinds[kind] = replace(kind, schemes=LayerSchemes(**schemes))
-        layers = tuple(kinds[kind] for kind in self.layers)
+            return replace(kind, schemes=LayerSchemes(**schemes))
+
+        quantised = self.with_kinds(held)
         if self.checkpoint_forms:
-            if layers == self.layers:
+            if quantised.layers == self.layers:
                 return self
             raise ParameterError(
                 "quantization",
                 f"{name}: the checkpoint is quantised already, in {self.checkpoint_forms}; leave it out",
             )
-        return replace(self, layers=layers, tables=TableSchemes(made.tables, made.tables))
+        return replace(quantised, tables=TableSchemes(made.tables, made.tables))
 
     def keeping(self, codes: KVCodes | None) -> "DecoderConfig":
         """Return the decoder with keys and values kept in `codes`; None: in the type of activations."""
-        kinds = {
-            kind: replace(kind, attention=replace(kind.attention, kv_codes=codes))
-            for kind in dict.fromkeys(self.layers)
-        }
-        return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
+        return self.with_kinds(lambda kind: replace(kind, mixer=replace(kind.mixer, kv_codes=codes)))
 
     def over(self, heads: int, vocabulary: int, experts: int = 1, redundant: int = 0) -> "DecoderConfig":
         """Return the decoder with heads split over `heads` devices and tables over `vocabulary` devices. If they do not
@@ -172,17 +164,13 @@ class DecoderConfig:
 
         Raises ParameterError for what cannot be split so.
         """
-        kinds = {kind: replace(kind, attention=kind.attention.over(heads)) for kind in dict.fromkeys(self.layers)}
-        for kind in kinds.values():
+        spread = self.with_kinds(lambda kind: replace(kind, mixer=kind.mixer.over(heads)))
+        for kind in dict.fromkeys(spread.layers):
             _check_columns(kind)
-        spread = replace(self, layers=tuple(kinds[kind] for kind in self.layers), vocab_shards=vocabulary)
-        return spread._with_redundant_experts(redundant, experts) if redundant else spread
-
-    def _with_redundant_experts(self, redundant: int, devices: int) -> "DecoderConfig":
-        kinds = {kind: _with_redundant(kind, redundant, devices) for kind in dict.fromkeys(self.layers)}
-        if not any(kind.mlp.experts for kind in kinds):
+        spread = replace(spread, vocab_shards=vocabulary)
+        if redundant and not self.expert_layers:
             raise ParameterError("redundant_experts", f"{redundant}: the model has no experts; 0 is allowed")
-        return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
+        return spread.with_kinds(lambda kind: _with_redundant(kind, redundant, experts)) if redundant else spread
 
     @property
     def table_shape(self) -> tuple[int, int]:
@@ -214,32 +202,20 @@ class DecoderConfig:
 
     @property
     def kv_groups(self) -> tuple[LayerGroup, ...]:
-        """Layers by window and what they keep, in the order in which those first occur."""
-        groups: dict[tuple[int | None, KVKind], list[int]] = {}
+        """Layers by what they keep, in the order in which that first occurs."""
+        groups: dict[KVKind, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            groups.setdefault((layer.attention.window, layer.attention.kv), []).append(index)
-        return tuple(LayerGroup(window, kv, tuple(layers)) for (window, kv), layers in groups.items())
-
-    @property
-    def group_places(self) -> tuple[GroupPlace, ...]:
-        """Place of each layer in `kv_groups`."""
-        places = {
-            layer: GroupPlace(number, index)
-            for number, group in enumerate(self.kv_groups)
-            for index, layer in enumerate(group.layers)
-        }
-        return tuple(places[layer] for layer in range(self.num_layers))
+            groups.setdefault(layer.mixer.kv, []).append(index)
+        return tuple(LayerGroup(kv, tuple(layers)) for kv, layers in groups.items())
 
 
 def _with_redundant(kind: LayerKind, redundant: int, devices: int) -> LayerKind:
-    if kind.mlp.experts is None:
-        return kind
-    return replace(kind, mlp=replace(kind.mlp, experts=kind.mlp.experts.with_redundant(redundant, devices)))
+    return kind if kind.experts is None else replace(kind, mlp=kind.experts.with_redundant(redundant, devices))
 
 
 def _check_columns(kind: LayerKind) -> None:
     """Raises ParameterError where columns of zeros would lie among those of one scale, or have no place in an order."""
-    scheme, attention = kind.schemes.out, kind.attention
+    scheme, attention = kind.schemes.out, kind.mixer
     if scheme is None or attention.spread is None or not attention.spread.padded:
         return
     if scheme.ordered or attention.head_dim % (scheme.group or 1):

@@ -79,8 +79,8 @@ def _decoder(raw: Mapping[str, Any], drafts: int) -> DecoderConfig:
     decoder = parse_config({**others, **sizes}, "LlamaForCausalLM")
     if decoder.declared is not None:
         raise _error("quantization_config", "quantised heads are not supported")
-    attention, mlp = decoder.layers[0].attention, decoder.layers[0].mlp
-    for name, has_bias in (("attention_bias", attention.qkv_bias), ("mlp_bias", mlp.bias)):
+    mixer, mlp = decoder.layers[0].mixer, decoder.layers[0].mlp
+    for name, has_bias in (("attention_bias", mixer.qkv_bias), ("mlp_bias", mlp.bias)):
         if has_bias:
             raise _error(name, "is not supported in an EAGLE-3 head")
     return decoder

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from jaxinfer.errors import ModelError, ParameterError, quoted
 from jaxinfer.model_config.formulas import NORMS, check_formula
 from jaxinfer.model_config.head_spread import HeadSpread, as_they_are, spread_heads
-from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.quantization.kv import SCALED, KVCodes
 from jaxinfer.quantization.scheme import LayerSchemes
@@ -36,15 +36,16 @@ class NormKind:
 
 
 class KVKind(NamedTuple):
-    """Keys and values that a layer keeps of every token: KV heads, and the sizes of a key and a value of one head.
+    """Keys and values that a layer keeps of tokens: KV heads, and the sizes of a key and a value of one head.
 
-    codes: type of both; None: the type of activations.
+    codes: type of both; None: the type of activations. window: the last tokens of which they are needed; None: all.
     """
 
     heads: int
     key_dim: int
     value_dim: int
     codes: KVCodes | None = None
+    window: int | None = None
 
     @property
     def scaled(self) -> bool:
@@ -135,8 +136,17 @@ class AttentionKind:
 
     @property
     def kv(self) -> KVKind:
-        """Keys and values that are kept of every token."""
-        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim, self.kv_codes)
+        """Keys and values that are kept of tokens."""
+        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim, self.kv_codes, self.window)
+
+    @property
+    def rotary(self) -> tuple[RopeConfig, int] | None:
+        """The rotary embedding and the channels of a head; None: queries and keys do not turn."""
+        return None if self.rope is None else (self.rope, self.head_dim)
+
+    def depths(self, hidden: int) -> dict[str, int]:
+        """The inputs of each matrix, by the names of LayerSchemes."""
+        return {"qkv": hidden, "out": self.num_heads * self.head_dim}
 
     @property
     def scoring(self) -> "Scoring":
@@ -154,16 +164,20 @@ class Scoring(NamedTuple):
     sinks: bool = False
 
 
+MixerKind = AttentionKind
+"""Kinds of what mixes tokens in a layer; others join as a union."""
+
+
 @dataclass(frozen=True)
 class LayerKind:
-    """One layer: attention, then an MLP, each added to what came in.
+    """One layer: what mixes tokens, then an MLP, each added to what came in.
 
-    norms `before`: of what goes into either. `after`: of what comes out. `both`. parallel: the MLP takes what attention
+    norms `before`: of what goes into either. `after`: of what comes out. `both`. parallel: the MLP takes what the mixer
     takes, normed once. residual_scale: what either adds is multiplied by. schemes: how its matrices are held.
     """
 
-    attention: AttentionKind
-    mlp: MlpKind
+    mixer: MixerKind
+    mlp: MlpKind | ExpertsKind
     norm: NormKind = NormKind()
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
@@ -174,11 +188,11 @@ class LayerKind:
         if self.parallel and self.norms != "before":
             raise ModelError("config.json: layers whose parts run side by side have one norm, before them")
 
+    @property
+    def experts(self) -> ExpertsKind | None:
+        """Its experts; None for a layer without."""
+        return self.mlp if isinstance(self.mlp, ExpertsKind) else None
+
     def depths(self, hidden: int) -> dict[str, int]:
-        """The inputs of each matrix that may be quantised, by the names of LayerSchemes; routers are not."""
-        attention, mlp = {"qkv": hidden, "out": self.attention.num_heads * self.attention.head_dim}, self.mlp
-        if mlp.experts is None:
-            return attention | {"gate_up" if mlp.gated else "up": hidden, "down": mlp.size}
-        experts = {"experts_gate_up": hidden, "experts_down": mlp.experts.size}
-        shared = {"shared_gate_up": hidden, "shared_down": mlp.experts.shared} if mlp.experts.shared else {}
-        return attention | experts | shared
+        """The inputs of each matrix that may be quantised, by the names of LayerSchemes."""
+        return self.mixer.depths(hidden) | self.mlp.depths(hidden)

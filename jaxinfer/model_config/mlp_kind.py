@@ -1,4 +1,4 @@
-"""MlpKind: the MLP of one layer, plain, gated, or experts of which a router chooses."""
+"""MlpKind and ExpertsKind: the MLP of one layer, plain or gated, or experts of which a router chooses."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -38,11 +38,12 @@ class RouterKind:
 
 @dataclass(frozen=True)
 class ExpertsKind:
-    """Experts of one layer, each an MLP with `size` channels; every token goes to `chosen` of `count`.
+    """Experts of one layer, each a gated MLP with `size` channels; every token goes to `chosen` of `count`.
 
     shared: channels of an MLP that every token goes through beside them, 0 for none. shared_gate: its result is
-    multiplied by the sigmoid of a product of its own. redundant: copies of experts beside them, over a mesh's devices;
-    copies: how many places one may have then.
+    multiplied by the sigmoid of a product of its own. activation, bias, clamp: of each expert, as of MlpKind; the
+    shared MLP has that activation. redundant: copies of experts beside them, over a mesh's devices; copies: how many
+    places one may have then.
     """
 
     count: int
@@ -51,10 +52,14 @@ class ExpertsKind:
     router: RouterKind = RouterKind()
     shared: int = 0
     shared_gate: bool = False
+    activation: str = "silu"
+    bias: bool = False
+    clamp: Clamp | None = None
     redundant: int = 0
     copies: int = 1
 
     def __post_init__(self) -> None:
+        check_formula(ACTIVATIONS, self.activation)
         if not 1 <= self.chosen <= self.count:
             raise ModelError(f"config.json: of {self.count} experts {self.chosen} cannot be chosen for a token")
         if self.size < 1 or self.shared < 0:
@@ -82,14 +87,18 @@ class ExpertsKind:
             raise ParameterError("redundant_experts", f"{redundant} must not be more than the {self.count} experts")
         return replace(self, redundant=redundant, copies=min(redundant + 1, devices))
 
+    def depths(self, hidden: int) -> dict[str, int]:
+        """The inputs of each matrix that may be quantised, by the names of LayerSchemes; routers are not."""
+        shared = {"shared_gate_up": hidden, "shared_down": self.shared} if self.shared else {}
+        return {"experts_gate_up": hidden, "experts_down": self.size} | shared
+
 
 @dataclass(frozen=True)
 class MlpKind:
     """The MLP of one layer.
 
     size: channels between its two products. activation: one of ACTIVATIONS. gated: down(act(gate(x)) * up(x)), else
-    down(act(up(x))). bias: all of its products have one, those of experts too. clamp: instead of `activation`. experts:
-    instead of one MLP of `size`.
+    down(act(up(x))). bias: all of its products have one. clamp: instead of `activation`.
     """
 
     size: int
@@ -97,9 +106,12 @@ class MlpKind:
     gated: bool = True
     bias: bool = False
     clamp: Clamp | None = None
-    experts: ExpertsKind | None = None
 
     def __post_init__(self) -> None:
         check_formula(ACTIVATIONS, self.activation)
         if self.size < 1:
             raise ModelError(f"config.json: intermediate_size must be at least 1, not {quoted(self.size)}")
+
+    def depths(self, hidden: int) -> dict[str, int]:
+        """The inputs of each matrix, as of `ExpertsKind`."""
+        return {"gate_up" if self.gated else "up": hidden, "down": self.size}

@@ -13,6 +13,9 @@ from jaxinfer.quantization.formats import TensorFormat
 from jaxinfer.quantization.modules import MOST_STEPS_OF_MODEL
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
+_PARTS = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up"), "shared_gate_up": ("shared_gate", "shared_up")}
+"""Modules of the weights that may be one tensor."""
+
 
 def with_declared_schemes(config: DecoderConfig) -> DecoderConfig:
     """The decoder with the schemes that its checkpoint's weights have; as it is where that is a plain one.
@@ -85,18 +88,13 @@ def matrix_modules(names: TensorNames, kind: LayerKind, weight: str) -> list[tup
     """The modules, by their names in a layer, whose rows make up the one matrix of a weight, or each expert's."""
     if weight in ("experts_gate_up", "experts_down"):
         return list(_expert_modules(names, kind, weight))
-    if weight == "qkv":
-        return [(names.q, names.k, names.v) if names.qkv is None else (names.qkv,)]
-    if weight == "gate_up":
-        return [(names.gate, names.up) if names.gate_up is None else (names.gate_up,)]
-    if weight == "shared_gate_up":
-        return [(names.shared_gate, names.shared_up) if names.shared_gate_up is None else (names.shared_gate_up,)]
-    return [(getattr(names, weight),)]
+    parts = (weight,) if getattr(names, weight) is not None else _PARTS[weight]
+    return [tuple(getattr(names, part) for part in parts)]
 
 
 def _expert_modules(names: TensorNames, kind: LayerKind, weight: str) -> Iterator[tuple[str, ...]]:
     """One where it holds all experts."""
-    fused, experts = getattr(names, weight), kind.mlp.experts
+    fused, experts = getattr(names, weight), kind.experts
     assert experts is not None
     if fused is not None:
         yield (fused,)

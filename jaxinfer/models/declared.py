@@ -14,6 +14,7 @@ from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError, UnknownArchitectureError
 from jaxinfer.folder_files import read_object
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.model_config.registry import (
     ARCHITECTURES,
     declared_architecture,
@@ -93,14 +94,14 @@ def _assumed(folder: Path, architecture: str, config: DecoderConfig) -> str:
 
 def _described(config: DecoderConfig) -> str:
     layer = config.layers[0]
-    attention, norm = layer.attention, layer.norm
+    attention, norm = layer.mixer, layer.norm
     weight = f"{norm.offset:g} + weight" if norm.offset else "weight"
     parts = [
         f"norms {layer.norms} attention and MLP ({norm.form}, {weight}, eps {norm.eps:g})",
         "attention and MLP side by side" if layer.parallel else "attention, then MLP",
-        f"{'gated ' if layer.mlp.gated else ''}{layer.mlp.activation}",
+        f"{'gated ' if isinstance(layer.mlp, ExpertsKind) or layer.mlp.gated else ''}{layer.mlp.activation}",
         "no rotary embedding" if attention.rope is None else f"{attention.rope.kind} rope, {attention.rope.theta:g}",
-        f"windows in {sum(kind.attention.window is not None for kind in config.layers)} of {config.num_layers} layers",
+        f"windows in {sum(kind.mixer.window is not None for kind in config.layers)} of {config.num_layers} layers",
         f"embedding times {config.embedding_scale:g}",
         "tied head" if config.tie_word_embeddings else "a head of its own",
     ]

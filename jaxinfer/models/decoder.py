@@ -10,18 +10,20 @@ from jaxinfer_kernels.stack import alone
 
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.block import Block
+from jaxinfer.layers.context import Context
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.embedding import embed, scores
+from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.norm import norm
-from jaxinfer.layers.param import Matrix, QuantizedParam, held, matrix, param, value
+from jaxinfer.layers.param import QuantizedParam, held, matrix, param, value
 from jaxinfer.layers.rope import Rotation, rotation
 from jaxinfer.layers.stack import Layout, layers, repeats_of
 from jaxinfer.layers.vectors import Vectors
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.layer_kind import AttentionKind, Scoring
+from jaxinfer.model_config.layer_kind import Scoring
+from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.parallel.shards import Shards
 from jaxinfer.quantization.array import QuantizedArray
-from jaxinfer.quantization.scheme import Scheme
 
 KV = tuple[jax.Array, ...]
 
@@ -89,18 +91,17 @@ class Decoder(nnx.Module):
         that is not the first, the hidden states [T, d] of the one before. load: [layers with experts, E] uint32, rows
         that each expert has got so far, None if nobody wants to know; returned with those of this call. taps: layers
         whose inputs are returned too; the number of all layers stands for the output of the last."""
-        rotations, groups, places = self._rotations(positions), self.config.kv_groups, self.config.group_places
+        rotations, groups = self._rotations(positions), self.config.kv_groups
 
         def step(block: Block, number: int, repeat: jax.Array | int, carry: Run) -> Run:
-            (x, kv, load, tapped), kind = carry, block.kind.attention
+            x, kv, load, tapped = carry
             tapped = _tapped(taps, number + self.repeats.period * repeat, x, tapped)
-            group = places[number].group
+            group = next(i for i, one in enumerate(groups) if number in one.layers)
             index = self.repeats.ordinal(groups[group].layers, number, repeat)
             assert index is not None
-            place = Place(group, index, kind.scoring)
             vectors = self.vectors.of_layer(self.repeats, number, repeat)
-            turn = rotations[kind]
-            x, kv, sizes = block(x, vectors, positions, turn, lambda heads: attend(heads, kv, place), dispatch)
+            context = Context(vectors, positions, dispatch, rotations[block.kind.mixer.rotary])
+            x, kv, sizes = block(x, context, lambda given, how: attend(given, kv, Place(group, index, how)))
             if load is not None and sizes is not None:
                 layer = self.repeats.ordinal(self.config.expert_layers, number, repeat)
                 load = load.at[layer, : len(sizes)].add(sizes.astype(load.dtype))
@@ -117,12 +118,10 @@ class Decoder(nnx.Module):
             x = x * jnp.asarray(self.config.embedding_scale, x.dtype)  # rounded as the families' own code does
         return x + value(self.positions)[positions] if self.config.learned_positions else x
 
-    def _rotations(self, positions: jax.Array) -> dict[AttentionKind, Rotation | None]:
-        """Compute the rotation for each kind of attention, once for kinds that rotate alike."""
-        kinds = dict.fromkeys(layer.attention for layer in self.config.layers)
-        turned = dict.fromkeys((kind.rope, kind.head_dim) for kind in kinds)
-        made = {(rope, dim): rotation(rope, dim, positions) if rope is not None else None for rope, dim in turned}
-        return {kind: made[kind.rope, kind.head_dim] for kind in kinds}
+    def _rotations(self, positions: jax.Array) -> dict[tuple[RopeConfig, int] | None, Rotation | None]:
+        """Compute the rotation for each kind of mixer, once for those that rotate alike."""
+        kinds = dict.fromkeys(layer.mixer.rotary for layer in self.config.layers)
+        return {kind: None if kind is None else rotation(*kind, positions) for kind in kinds}
 
     def final_norm(self, hidden: jax.Array) -> jax.Array:
         """The norm before the head, over rows [S, d]."""
@@ -172,10 +171,7 @@ def logits(
 ) -> jax.Array:
     """hidden [S, d], normed, to [S, vocab] float32. head: the parts of the table [vocab, d], and bias [vocab] if there
     is one. backend: of the kernels that multiply the table. shards: of a quantised one, as QuantizedArray has them."""
-    table, rest = _table(config.head_scheme, head, backend, shards)
-    found = scores(table, hidden)
-    if config.head_bias:
-        found = found + rest[0].astype(jnp.float32)
+    found = scores(_head(config, head, backend, shards), hidden)
     if config.logits_scale != 1:
         found = found * config.logits_scale
     if config.logits_soft_cap is not None:
@@ -183,12 +179,10 @@ def logits(
     return found
 
 
-def _table(
-    scheme: Scheme | None, head: tuple[jax.Array, ...], backend: str, shards: Shards | None
-) -> tuple[Matrix, tuple[jax.Array, ...]]:
-    """The matrix that gives logits, and what of the head is left."""
+def _head(config: DecoderConfig, head: tuple[jax.Array, ...], backend: str, shards: Shards | None) -> Linear:
+    """The projection that gives logits."""
+    scheme, bias = config.head_scheme, head[-1] if config.head_bias else None
     if scheme is None:
-        return alone(head[0]) if backend == "native" else head[0], head[1:]
-    count = len(scheme.parts)
-    parts = dict(zip(scheme.parts, head[:count], strict=True))
-    return QuantizedArray(scheme, **parts, backend=backend, shards=shards), head[count:]
+        return Linear(alone(head[0]) if backend == "native" else head[0], bias)
+    parts = dict(zip(scheme.parts, head, strict=False))
+    return Linear(QuantizedArray(scheme, **parts, backend=backend, shards=shards), bias)

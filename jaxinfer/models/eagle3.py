@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.layers.attention import Attention
+from jaxinfer.layers.context import Context
 from jaxinfer.layers.embedding import embed
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.mlp import Mlp
@@ -19,6 +20,7 @@ from jaxinfer.layers.param import Matrix, held, matrix, param, value
 from jaxinfer.layers.rope import rotation
 from jaxinfer.layers.stack import Repeats
 from jaxinfer.model_config.eagle3 import Eagle3Config
+from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.models import weight
 from jaxinfer.models.decoder import KV, Attend, Head, Place
 from jaxinfer.models.loaded import GroupBackend, LoadedModel
@@ -46,7 +48,8 @@ class Eagle3Head(nnx.Module):
         self.embed_norm, self.hidden_norm, self.mlp_norm, self.norm = (
             param((hidden,), ("embed",), dtype, None, kind.norm.offset) for _ in range(4)
         )
-        self.attention = Attention(kind.attention, kind.schemes, hidden, dtype, inputs=2 * hidden)
+        self.attention = Attention(kind.mixer, kind.schemes, hidden, dtype, inputs=2 * hidden)
+        assert isinstance(kind.mlp, MlpKind)
         self.mlp = Mlp(kind.mlp, kind.schemes, hidden, dtype)
         if config.own_embedding:
             rows = replace(decoder, vocab_size=config.vocab_size).table_shape
@@ -54,7 +57,7 @@ class Eagle3Head(nnx.Module):
 
     def features(self, hidden: Sequence[jax.Array]) -> jax.Array:
         """The target's hidden states of each layer, [T, D] each, as one of the head's: [T, d]."""
-        return Linear(held(self.fc))(jnp.concatenate(hidden, axis=-1).astype(self.dtype))
+        return Linear.of(self.fc)(jnp.concatenate(hidden, axis=-1).astype(self.dtype))
 
     def embedded(self, table: Matrix, tokens: jax.Array) -> jax.Array:
         """Tokens [T] int32 as [T, d]. table: the target's embedding."""
@@ -65,13 +68,13 @@ class Eagle3Head(nnx.Module):
     ) -> tuple[jax.Array, KV]:
         """The next hidden states, [T, d], unnormed; and kv. hidden [T, d]: features, or what the head gave for the
         position before. embedded [T, d]: of the tokens after `positions`, [T] int32."""
-        kind = self.kind.attention
-        turn = None if kind.rope is None else rotation(kind.rope, kind.head_dim, positions)
+        rotary = self.kind.mixer.rotary
+        context = Context({}, positions, rotation=None if rotary is None else rotation(*rotary, positions))
         normed = self._normed(self.hidden_norm, hidden)
         x = jnp.concatenate([self._normed(self.embed_norm, embedded), normed], axis=-1)
-        out, kv = attend(self.attention.split(x, {}, positions, turn), kv, Place(0, 0, kind.scoring))
-        x = (normed if self.config.norm_before_residual else hidden) + self.attention.join(out, {})
-        return x + self.mlp(self._normed(self.mlp_norm, x), {}), kv
+        out, kv = self.attention(x, context, lambda heads, scoring: attend(heads, kv, Place(0, 0, scoring)))
+        x = (normed if self.config.norm_before_residual else hidden) + out
+        return x + self.mlp(self._normed(self.mlp_norm, x), context)[0], kv
 
     def final_norm(self, hidden: jax.Array) -> jax.Array:
         """The norm before the output matrix, over rows [S, d]."""

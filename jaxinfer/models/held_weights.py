@@ -11,6 +11,7 @@ from jaxinfer.checkpoint.quantized.values import Values
 from jaxinfer.checkpoint.sources import Element, Filled, Merged, Padded, Placed, Source, Split, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.head_spread import HeadSpread, Order
+from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.head_places import columns_by_head
 from jaxinfer.models.leaf_key import KV_SCALES, leaf_names
 from jaxinfer.models.plan import plan_model
@@ -87,7 +88,7 @@ class HeldWeights:
 
     def _with_heads(self, name: str, layer: int, one: Source, fill: float) -> Source:
         """Move a source's heads to the places that they have on the mesh."""
-        attention = self._config.layers[layer].attention
+        attention = self._config.layers[layer].mixer
         spread, over = attention.spread, attention.qk_norm_over
         if spread is None:
             return one
@@ -103,17 +104,14 @@ class HeldWeights:
 def canonical(config: DecoderConfig) -> DecoderConfig:
     """Return the decoder over no mesh, with keys and values in the type of activations."""
 
-    def own(kind):
-        attention = replace(kind.attention, kv_codes=None, spread=None)
-        if (spread := kind.attention.spread) is not None:
-            attention = replace(attention, num_heads=spread.query_heads, num_kv_heads=spread.kv_heads)
-        mlp = kind.mlp
-        if mlp.experts is not None:
-            mlp = replace(mlp, experts=replace(mlp.experts, redundant=0, copies=1))
-        return replace(kind, attention=attention, mlp=mlp)
+    def own(kind: LayerKind) -> LayerKind:
+        mixer = replace(kind.mixer, kv_codes=None, spread=None)
+        if (spread := kind.mixer.spread) is not None:
+            mixer = replace(mixer, num_heads=spread.query_heads, num_kv_heads=spread.kv_heads)
+        mlp = kind.mlp if kind.experts is None else replace(kind.experts, redundant=0, copies=1)
+        return replace(kind, mixer=mixer, mlp=mlp)
 
-    kinds = {kind: own(kind) for kind in dict.fromkeys(config.layers)}
-    return replace(config, layers=tuple(kinds[kind] for kind in config.layers), vocab_shards=1, kv_scales=None)
+    return replace(config.with_kinds(own), vocab_shards=1, kv_scales=None)
 
 
 def weight_name(weight: Weight) -> str:

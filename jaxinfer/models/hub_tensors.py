@@ -7,7 +7,7 @@ from jaxinfer.checkpoint.quantized.readers import TensorPart
 from jaxinfer.checkpoint.sources import Cut, Element, Joined, Merged, Sorted, Source, Turned
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.mlp_kind import ExpertsKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 from jaxinfer.quantization.scheme import Scheme
 
 Leaf = Callable[[str, int | None, TensorPart], Source]
@@ -71,10 +71,10 @@ class _Layer:
         yield from self._norms()
         yield from self._qkv()
         yield from self._matrix("out", self._names.out, _as_it_is)
-        if self._kind.attention.sinks:
+        if self._kind.mixer.sinks:
             yield self._tensor("sinks", self._names.sinks, lambda leaf: Merged(leaf, 0, 2))
-        experts = self._kind.mlp.experts
-        yield from self._mlp() if experts is None else self._with_experts(experts)
+        mlp = self._kind.mlp
+        yield from self._with_experts(mlp) if isinstance(mlp, ExpertsKind) else self._mlp(mlp)
 
     def _norms(self) -> Iterator[HubTensor]:
         for name in self._vectors:
@@ -85,7 +85,7 @@ class _Layer:
                 yield self._tensor(name, f"{getattr(self._names, weight)}.{part}", _as_it_is)
 
     def _head_norm(self, name: str, weight: str, part: str) -> Iterator[HubTensor]:
-        over, called = self._kind.attention.qk_norm_over, getattr(self._names, weight)
+        over, called = self._kind.mixer.qk_norm_over, getattr(self._names, weight)
         if over == "head":
             yield self._tensor(name, f"{called}.{part}", lambda leaf: self._unsorted(leaf, 0))
         elif over == "projection":
@@ -98,7 +98,7 @@ class _Layer:
                 yield self._tensor(name, f"{called}{head}.{part}", made)
 
     def _qkv(self) -> Iterator[HubTensor]:
-        names, group = self._names, self._kind.attention.group_size
+        names, group = self._names, self._kind.mixer.group_size
         cuts = {"q": (0, group), "k": (group, group + 1), "v": (group + 1, group + 2)}
 
         def heads(leaf: Source, kind: str) -> Source:
@@ -118,9 +118,9 @@ class _Layer:
             each = lambda leaf: Joined(tuple(heads(leaf, kind) for kind in cuts), 1)  # noqa: E731
             yield from self._matrix("qkv", names.qkv, lambda leaf: Merged(each(leaf), 0, 3))
 
-    def _mlp(self) -> Iterator[HubTensor]:
+    def _mlp(self, mlp: MlpKind) -> Iterator[HubTensor]:
         names = self._names
-        if not self._kind.mlp.gated:
+        if not mlp.gated:
             yield from self._matrix("up", names.up, _as_it_is)
         else:
             yield from self._gate_up("gate_up", names.gate, names.up, names.gate_up)
@@ -198,7 +198,7 @@ class _Layer:
 
     def _unsorted(self, source: Source, axis: int) -> Source:
         """Channels of a head as neighbours again, where loading has sorted them into halves."""
-        rope, dim = self._kind.attention.rope, self._kind.attention.head_dim
+        rope, dim = self._kind.mixer.rope, self._kind.mixer.head_dim
         if rope is None or not self._names.interleaved_rope:
             return source
         half = rope.turned(dim) // 2

@@ -1,7 +1,7 @@
 """A decoder's weights in Hugging Face checkpoints: which tensors each is made of, by the family's TensorNames."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxinfer.checkpoint.quantized.readers import TensorPart, quantized_source
 from jaxinfer.checkpoint.safetensors import Unused
@@ -96,11 +96,11 @@ class LayerTensors:
             return self._head_norm(name, part)
         if name.endswith("_norm"):
             return self._tensor(f"{getattr(self._names, name)}.{part}", self._hidden)
-        return _SOURCES[name](self, part)
+        return getattr(self, name)(part)
 
     def qkv(self, part: TensorPart) -> Source:
         """[Hkv, G + 2, D, columns], or the bias without the last axis."""
-        names, spread, dim = self._names, self._kind.attention.places, self._kind.attention.head_dim
+        names, spread, dim = self._names, self._kind.mixer.places, self._kind.mixer.head_dim
         columns = self._qkv_columns()
         if names.qkv is not None and names.qkv_rows == "heads":
             rows = spread.kv_heads * (spread.own_group_size + 2)
@@ -124,13 +124,13 @@ class LayerTensors:
 
     def out(self, part: TensorPart) -> Source:
         """[hidden, Hq·D]."""
-        spread = self._kind.attention.places
-        whole = self._product(self._names.out, self._hidden, part, spread.query_heads * self._kind.attention.head_dim)
+        spread = self._kind.mixer.places
+        whole = self._product(self._names.out, self._hidden, part, spread.query_heads * self._kind.mixer.head_dim)
         return columns_by_head(whole, spread)
 
     def sinks(self, part: TensorPart) -> Source:
         """[Hkv, G]. A head of zeros has one of 0."""
-        spread = self._kind.attention.places
+        spread = self._kind.mixer.places
         return self._by_kv_head(self._tensor(self._names.sinks, spread.query_heads), spread.query_order)
 
     def kv_scale(self, part: TensorPart) -> Source:
@@ -140,9 +140,7 @@ class LayerTensors:
     def gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
         names = self._names
-        if names.gate_up is None:
-            return self._pair((names.gate, names.up), self._kind.mlp.size, part)
-        return self._fused_pair(names.gate_up, self._kind.mlp.size, part)
+        return self._pair(names.gate_up, (names.gate, names.up), self._kind.mlp.size, part)
 
     def up(self, part: TensorPart) -> Source:
         """[ff, hidden], of an MLP without a gate."""
@@ -166,7 +164,7 @@ class LayerTensors:
         if names.experts_gate_up is not None:
             return self._fused_experts(names.experts_gate_up, part)
         pairs = [self._expert_names(i, names.expert_gate, names.expert_up) for i in range(experts.count)]
-        return Stacked([self._pair(pair, experts.size, part) for pair in pairs])
+        return Stacked([self._pair(None, pair, experts.size, part) for pair in pairs])
 
     def experts_down(self, part: TensorPart) -> Source:
         """[E, hidden, ff]."""
@@ -181,9 +179,7 @@ class LayerTensors:
     def shared_gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
         names = self._names
-        if names.shared_gate_up is None:
-            return self._pair((names.shared_gate, names.shared_up), self._experts.shared, part)
-        return self._fused_pair(names.shared_gate_up, self._experts.shared, part)
+        return self._pair(names.shared_gate_up, (names.shared_gate, names.shared_up), self._experts.shared, part)
 
     def shared_down(self, part: TensorPart) -> Source:
         """[hidden, ff]."""
@@ -195,8 +191,8 @@ class LayerTensors:
 
     @property
     def _experts(self) -> ExpertsKind:
-        assert self._kind.mlp.experts is not None
-        return self._kind.mlp.experts
+        assert self._kind.experts is not None
+        return self._kind.experts
 
     def _tensor(self, name: str, *shape: int) -> Tensor:
         return Tensor(f"{self._prefix}{name}", shape)
@@ -221,15 +217,15 @@ class LayerTensors:
             return Turned(self._tensor(f"{name}.weight", columns, rows), (1, 0))
         return self._tensor(f"{name}.weight", rows, columns)
 
-    def _pair(self, names: Sequence[str], size: int, part: TensorPart) -> Source:
+    def _pair(self, fused: str | None, names: Sequence[str], size: int, part: TensorPart) -> Source:
+        """[size / B, 2, B, hidden], of one tensor or of two."""
+        if fused is None:
+            halves = [self._product(name, size, part) for name in names]
+        else:
+            whole = self._product(fused, 2 * size, part)
+            halves = [Cut(whole, 0, start, start + size) for start in (0, size)]
         block = gate_up_block(size)
-        parts = (_split_rows(self._product(name, size, part), (size // block, 1, block)) for name in names)
-        return Joined(tuple(parts), axis=1)
-
-    def _fused_pair(self, name: str, size: int, part: TensorPart) -> Source:
-        block, whole = gate_up_block(size), self._product(name, 2 * size, part)
-        parts = (Cut(whole, 0, start, start + size) for start in (0, size))
-        return Joined(tuple(_split_rows(part, (size // block, 1, block)) for part in parts), axis=1)
+        return Joined(tuple(_split_rows(half, (size // block, 1, block)) for half in halves), axis=1)
 
     def _fused_experts(self, name: str, part: TensorPart) -> Source:
         """All experts' gate and up in one tensor: rows or columns, gate before up or in turns."""
@@ -259,7 +255,7 @@ class LayerTensors:
 
     def _head_norm(self, name: str, part: TensorPart) -> Source:
         """[D], or [Hkv, G, D] of q and [Hkv, 1, D] of k."""
-        attention, dim = self._kind.attention, self._kind.attention.head_dim
+        attention, dim = self._kind.mixer, self._kind.mixer.head_dim
         tensor = f"{getattr(self._names, name)}.{part}"
         if attention.qk_norm_over == "head":
             return self._halves(self._tensor(tensor, dim), 0)
@@ -273,12 +269,12 @@ class LayerTensors:
 
     def _placed(self, rows: Source, order: Order) -> Source:
         """Rows [n·D, ...] of heads, in the places of `order`, as [Hkv, heads of each, D, ...]."""
-        dim = self._kind.attention.head_dim
+        dim = self._kind.mixer.head_dim
         return self._by_kv_head(_split_rows(rows, (rows.shape[0] // dim, dim)), order)
 
     def _by_kv_head(self, heads: Source, order: Order) -> Source:
         """Heads [n, ...] in the places of `order`, as [Hkv, heads of each, ...]."""
-        groups = self._kind.attention.num_kv_heads
+        groups = self._kind.mixer.num_kv_heads
         there = heads if order == tuple(range(heads.shape[0])) else Placed(heads, 0, order)
         return _split_rows(there, (groups, len(order) // groups))
 
@@ -291,30 +287,12 @@ class LayerTensors:
 
     def _halves(self, source: Source, axis: int) -> Source:
         """Channels of a head sorted such that those that turn together lie half of them apart."""
-        rope, dim = self._kind.attention.rope, self._kind.attention.head_dim
+        rope, dim = self._kind.mixer.rope, self._kind.mixer.head_dim
         if rope is None or not self._names.interleaved_rope:
             return source
         turned = rope.turned(dim)
         order = (*range(0, turned, 2), *range(1, turned, 2), *range(turned, dim))
         return Sorted(source, axis, order)
-
-
-_SOURCES: dict[str, Callable[[LayerTensors, TensorPart], Source]] = {
-    "qkv": LayerTensors.qkv,
-    "out": LayerTensors.out,
-    "sinks": LayerTensors.sinks,
-    "kv_scale": LayerTensors.kv_scale,
-    "gate_up": LayerTensors.gate_up,
-    "up": LayerTensors.up,
-    "down": LayerTensors.down,
-    "router": LayerTensors.router,
-    "choice_bias": LayerTensors.choice_bias,
-    "experts_gate_up": LayerTensors.experts_gate_up,
-    "experts_down": LayerTensors.experts_down,
-    "shared_gate_up": LayerTensors.shared_gate_up,
-    "shared_down": LayerTensors.shared_down,
-    "shared_router": LayerTensors.shared_router,
-}
 
 
 def _split_rows(source: Source, rows: tuple[int, ...]) -> Source:

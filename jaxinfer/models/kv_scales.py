@@ -21,7 +21,7 @@ _ONE_NUMBER = ((), (1, 1), (1, 1, 1))
 def with_kv_scales(config: DecoderConfig, checkpoint: Checkpoint) -> DecoderConfig:
     """The decoder with the names of its layers' scales, where the checkpoint has some of the type that keys and values
     are kept in. Raises ModelError for a layer with a scale of one of them alone."""
-    codes, found = config.layers[0].attention.kv.codes, checkpoint.names
+    codes, found = config.layers[0].mixer.kv.codes, checkpoint.names
     if codes not in SCALED:
         return config
     fitting = _names(config.names) if _scales_of(config) == codes else iter(())

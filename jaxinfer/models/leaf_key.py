@@ -111,8 +111,8 @@ def leaf_forms(config: DecoderConfig, dtype: jnp.dtype) -> dict[str, tuple[tuple
 
 
 def leaf_names(weight: Weight) -> tuple[str, ...]:
-    """Return the names of a weight's arrays in a folder."""
-    name = ".".join(map(str, weight.path))
+    """Return the names of a weight's arrays in a folder, where a mixer is called `attention`."""
+    name = ".".join(map(str, weight.path)).replace(".mixer.", ".attention.")
     return (name,) if weight.scheme is None else tuple(f"{name}.{part}" for part in weight.scheme.parts)
 
 
@@ -123,7 +123,7 @@ def _config(config: DecoderConfig) -> dict[str, Any]:
 
 def _layer(config: DecoderConfig, kind: LayerKind) -> dict[str, Any]:
     """Return all that a layer's leaves depend on besides their shapes."""
-    attention, turned = kind.attention, None
+    attention, turned = kind.mixer, None
     if config.names.interleaved_rope and attention.rope is not None:
         turned = attention.rope.turned(attention.head_dim)
     heads = {"heads": attention.num_heads, "kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}

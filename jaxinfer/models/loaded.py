@@ -14,9 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
-from jaxinfer.layers.attention import Attention
 from jaxinfer.layers.dispatch import Dispatch, DispatchForm, ExpertShards
-from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.param import QuantizedParam, matrix_shape
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -121,10 +119,8 @@ class LoadedModel:
             if isinstance(part, QuantizedParam):
                 part.backend = self._backend_of(self.device_matrix(part.shape, part.axes, part.scheme))
                 part.shards = self._shards([axis for axis in part.axes if axis != "layers"])
-            elif isinstance(part, Attention | Mlp):
-                part.parted = self._is_split("kv_heads" if isinstance(part, Attention) else "mlp")
             elif isinstance(part, nnx.Param) and _is_multiplied(part):
-                part.set_metadata(backend=self.plain_backend)
+                part.set_metadata(backend=self.plain_backend, parted=self._is_parted(part.get_metadata()["axes"][-1]))
         return built
 
     @property
@@ -132,8 +128,9 @@ class LoadedModel:
         """True where modules differ from those of the plan: in backends, or because they are split over devices."""
         return bool(self.product_backends) or self.plain_backend != "xla" or self.mesh.size > 1
 
-    def _is_split(self, axis: str) -> bool:
-        return bool(live_axes(self.mesh, self.rules.split(axis)))
+    def _is_parted(self, axis: str | None) -> bool:
+        """Return whether devices share this axis of a layer's second matrices."""
+        return axis in ("kv_heads", "mlp") and bool(live_axes(self.mesh, self.rules.split(axis)))
 
     def _shards(self, axes: Sequence[str | None]) -> Shards | None:
         return Shards.of(self.mesh, self.rules, axes) if self.mesh.size > 1 else None
@@ -188,7 +185,7 @@ class LoadedModel:
 
     def kv_shape(self, group: int, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of the KV blocks of a group in its layout."""
-        _, kind, layers = self.config.kv_groups[group]
+        kind, layers = self.config.kv_groups[group]
         return self.backends[group].layout.shape(
             layers=len(layers),
             pages=num_blocks,

@@ -99,7 +99,7 @@ def _open_leaves(folder: Path, config: DecoderConfig, dtype: jnp.dtype, layout: 
     own = canonical(config)
     check_key(folder, own, dtype, read_key(folder))
     leaves = Leaves(folder, leaf_forms(own, dtype))
-    codes = config.layers[0].attention.kv.codes
+    codes = config.layers[0].mixer.kv.codes
     if codes is not None and codes == config.held_kv_scales:
         config = replace(config, kv_scales=("k_scale", "v_scale"))
     return OpenLeaves(config, plan_model(config, dtype, layout), leaves, HeldWeights(config, dtype))

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxinfer.layers.experts import EXPERT_SLOTS
 from jaxinfer.layers.stack import Layout
-from jaxinfer.layers.vectors import EXPERT_SLOTS
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import weight
 from jaxinfer.models.decoder import Decoder, Head, TiedHead
@@ -67,7 +67,7 @@ def _numbered(one: Weight, first: int) -> Weight:
 def _placed(one: Weight, config: DecoderConfig) -> Weight:
     """Record which expert is in each slot, in a weight of copied experts or in their table of slots."""
     of_slots = str(one.path[-1]).startswith(EXPERT_SLOTS)
-    experts = config.layers[one.layers[0]].mlp.experts if one.layers else None
+    experts = config.layers[one.layers[0]].experts if one.layers else None
     if experts is None or not experts.redundant or not (of_slots or "expert" in one.axes):
         return one
     return one._replace(placement=first_placement(experts.count, experts.redundant))

@@ -64,7 +64,7 @@ def attends(decoder: DecoderConfig, group: LayerGroup, backend: str, block_size:
     `choose_attention` passes over it."""
     if backend != "mosaic_gpu":
         return backend
-    queries = max(decoder.layers[layer].attention.group_size for layer in group.layers)
+    queries = max(decoder.layers[layer].mixer.group_size for layer in group.layers)
     try:
         kept = dtype if group.kv.codes is None else jnp.dtype(group.kv.codes)
         check_gpu_shapes(dtype, kept, queries, group.kv.key_dim, group.kv.value_dim, block_size)
@@ -76,6 +76,6 @@ def attends(decoder: DecoderConfig, group: LayerGroup, backend: str, block_size:
 def experts_backend(decoder: DecoderConfig, mesh: MeshConfig, backend: str) -> str:
     """Return the backend for experts: `backend`, or xla if that refuses a device's channels, as `choose_experts` passes
     over it."""
-    experts = [layer.mlp.experts for layer in decoder.layers if layer.mlp.experts is not None]
+    experts = [layer.experts for layer in decoder.layers if layer.experts is not None]
     odd = any(kind.size // mesh.shards("expert_mlp") % _GPU_TILE for kind in experts)
     return "xla" if backend == "mosaic_gpu" and odd else backend

@@ -69,7 +69,7 @@ def forward_temporaries(config: DecoderConfig, mesh: MeshConfig, tokens: int, pl
 
 def _of_layer(config: DecoderConfig, mesh: MeshConfig, kind: LayerKind, tokens: int, platform: str) -> float:
     """Numbers."""
-    attention, experts = kind.attention, kind.mlp.experts
+    attention, experts = kind.mixer, kind.experts
     heads = (attention.num_heads + 2 * attention.num_kv_heads) / mesh.shards("kv_heads") * attention.head_dim
     inner = 0.0 if experts is not None else 2 * kind.mlp.size / mesh.shards("mlp")
     rows, tiles = _of_experts(config, mesh, experts)

@@ -202,7 +202,7 @@ def _device_weights(kind: str, plain: bool, of: list[Weight], platform: str, mes
 def _device_experts(
     config: DecoderConfig, dtype: jnp.dtype, kind: LayerKind, weights: list[Weight], platform: str, mesh: MeshConfig
 ) -> DeviceExperts:
-    experts = kind.mlp.experts
+    experts = kind.experts
     assert experts is not None
     layers, slots = config.layers.count(kind), experts.slots // mesh.shards("expert")
     numbers = sum(_numbers(one, mesh) for one in weights) // layers // slots
@@ -264,7 +264,7 @@ def _attention(model: DeviceModel, rows: Sequence[Rows], decoding: bool) -> Part
 
 def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> float:
     """Return the operations for a query and a key in a group's layers: the score, and its share of the output."""
-    heads = sum(config.layers[layer].attention.num_heads for layer in group.layers)
+    heads = sum(config.layers[layer].mixer.num_heads for layer in group.layers)
     return 2.0 * heads / mesh.shards("kv_heads") * (group.kv.key_dim + group.kv.value_dim)
 
 
@@ -282,7 +282,7 @@ def _sums(config: DecoderConfig, mesh: MeshConfig) -> Counter[tuple[str, ...]]:
     counts: Counter[tuple[str, ...]] = Counter()
     for layer in config.layers:
         counts[_axes(mesh, "kv_heads")] += 1
-        counts[_axes(mesh, *(("mlp",) if layer.mlp.experts is None else ("expert", "expert_mlp")))] += 1
+        counts[_axes(mesh, *(("mlp",) if layer.experts is None else ("expert", "expert_mlp")))] += 1
     counts.pop((), None)
     return counts
 

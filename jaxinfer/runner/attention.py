@@ -51,8 +51,8 @@ def choose_attention(
 
 def _alike(model: LoadedModel, group: int) -> tuple[object, ...]:
     """Return all that a group's choice depends on: groups that are alike share one."""
-    window, kind, layers = model.config.kv_groups[group]
-    return window, kind, len(layers), group_size(model, group), trial_kind(model, group).scoring
+    kind, layers = model.config.kv_groups[group]
+    return kind, len(layers), group_size(model, group), trial_kind(model, group).scoring
 
 
 def _measured(model: LoadedModel, shapes: EngineShapes, group: int, backend: str) -> tuple[float, float]:

@@ -47,7 +47,7 @@ def layer_seconds(model: LoadedModel, block_size: int, group: int, rows: int, co
 
 def trial_kind(model: LoadedModel, group: int) -> AttentionKind:
     """Attention of the first layer of a KV group."""
-    return model.config.layers[model.config.kv_groups[group].layers[0]].attention
+    return model.config.layers[model.config.kv_groups[group].layers[0]].mixer
 
 
 def trial_heads(model: LoadedModel, group: int, tokens: int) -> Heads:

@@ -39,7 +39,7 @@ def _chosen(config: DecoderConfig, weights: list[Weight]) -> int:
     for one in weights:
         if "expert" in one.axes:
             assert one.layers is not None
-            experts = config.layers[one.layers[0]].mlp.experts
+            experts = config.layers[one.layers[0]].experts
             assert experts is not None
             total += math.prod(one.shape) * experts.chosen // experts.slots
     return total
@@ -56,7 +56,7 @@ def _expert_costs(config: DecoderConfig, weights: list[Weight], held: FourBits) 
     alike: dict[tuple[int, int, int], int] = {}
     counts = Counter(config.layers)
     for kind, size in sizes.items():
-        experts = kind.mlp.experts
+        experts = kind.experts
         assert experts is not None
         each = (experts.count, experts.chosen, size // counts[kind] // experts.slots)
         alike[each] = alike.get(each, 0) + counts[kind]
@@ -70,5 +70,5 @@ def _kv_values(group: LayerGroup) -> int:
 
 def _pair_flops(config: DecoderConfig, group: LayerGroup) -> int:
     """Operations of a query and a key in a group's layers: the score, and what it adds."""
-    heads = sum(config.layers[layer].attention.num_heads for layer in group.layers)
+    heads = sum(config.layers[layer].mixer.num_heads for layer in group.layers)
     return 2 * heads * (group.kv.key_dim + group.kv.value_dim)

@@ -119,4 +119,4 @@ class ExpertLoad:
 
 def _experts(config: DecoderConfig) -> list[ExpertsKind]:
     """Return the experts of each layer that has some."""
-    return [layer.mlp.experts for layer in config.layers if layer.mlp.experts is not None]
+    return [layer.experts for layer in config.layers if layer.experts is not None]

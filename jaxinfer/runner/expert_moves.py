@@ -35,7 +35,7 @@ _WORTH = 0.95
 def expert_moves(model: LoadedModel, load: ExpertLoad, every: int) -> "ExpertMoves | None":
     """Return the expert moves of a model, or of a stage of one; None if no expert has copies. every: as in
     `ExpertMoves`."""
-    copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
+    copied = any(kind.experts is not None and kind.experts.redundant for kind in model.config.layers)
     return ExpertMoves(model, load, every) if copied else None
 
 

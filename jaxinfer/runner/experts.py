@@ -15,9 +15,10 @@ import numpy as np
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.layers.context import Context
 from jaxinfer.layers.dispatch import DISPATCH_FORMS
-from jaxinfer.layers.experts import Experts
 from jaxinfer.layers.stack import layer_of
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
@@ -129,7 +130,7 @@ def _timed_layers(model: LoadedModel, shapes: EngineShapes, backend: str) -> tup
 def _layers(model: LoadedModel) -> dict[int, int]:
     """The first layer with each kind of experts, and how many layers have them."""
     kinds = [layer.mlp for layer in model.config.layers]
-    return {kinds.index(kind): count for kind, count in Counter(kinds).items() if kind.experts is not None}
+    return {kinds.index(kind): count for kind, count in Counter(kinds).items() if isinstance(kind, ExpertsKind)}
 
 
 def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.Array, ...], jax.Array], jax.Array]:
@@ -141,11 +142,11 @@ def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.
         decoder = model.build(weights)
         block, repeat = decoder.repeats.place(layer)
         experts = decoder.blocks[block].mlp
-        assert isinstance(experts, Experts)
         if block >= decoder.repeats.prefix:
             # Of a number that is known, XLA would slice the layer out for any backend, which no step does.
             experts = layer_of(experts, jax.lax.optimization_barrier(jnp.int32(repeat)))
-        return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), dispatch)[0]
+        vectors = decoder.vectors.of_layer(decoder.repeats, block, repeat)
+        return experts(x, Context(vectors, jnp.arange(len(x)), dispatch))[0]
 
     return run
 

@@ -77,7 +77,7 @@ def block_sizes(model: LoadedModel, group: int) -> BlockSizes | TpuBlocks | GpuB
 def group_size(model: LoadedModel, group: int) -> int:
     """Query heads a KV head of a group's layers, the most that one of them has."""
     layers = model.config.kv_groups[group].layers
-    return max(model.config.layers[layer].attention.group_size for layer in layers)
+    return max(model.config.layers[layer].mixer.group_size for layer in layers)
 
 
 def token_bytes(model: LoadedModel, group: int) -> int:

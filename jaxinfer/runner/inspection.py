@@ -69,7 +69,7 @@ def active_parameters(plan: ModelPlan) -> int:
             size = plan.config.hidden_size
         if "expert" in leaf.axes:
             assert leaf.layers is not None
-            experts = plan.config.layers[leaf.layers[0]].mlp.experts
+            experts = plan.config.layers[leaf.layers[0]].experts
             assert experts is not None
             size = size * experts.chosen // experts.count
         total += size
@@ -85,7 +85,7 @@ def parameters(leaf: Weight) -> int:
 
 def group_bytes(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig) -> GroupBytes:
     """Describe what one device keeps of a KV group."""
-    window, kv, layers = group
+    kv, layers = group
     shape = layout.shape(
         layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim
     )
@@ -94,4 +94,4 @@ def group_bytes(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: Mes
     kept = dtype if kv.codes is None else jnp.dtype(kv.codes)
     token = int(np.prod(part)) * kept.itemsize
     used = len(layers) * heads * (kv.key_dim + kv.value_dim) * kept.itemsize
-    return GroupBytes(len(layers), window, kept.name, token, token - used)
+    return GroupBytes(len(layers), kv.window, kept.name, token, token - used)

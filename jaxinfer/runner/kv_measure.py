@@ -117,7 +117,7 @@ def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> tuple[list[j
 def _turned(model: LoadedModel, group: int) -> set[int]:
     """Return the numbers of a head's channels that rope turns in the layers of a KV group; 0 for layers without
     rope."""
-    kinds = (model.config.layers[layer].attention for layer in model.config.kv_groups[group].layers)
+    kinds = (model.config.layers[layer].mixer for layer in model.config.kv_groups[group].layers)
     return {0 if kind.rope is None else kind.rope.turned(kind.head_dim) for kind in kinds}
 
 

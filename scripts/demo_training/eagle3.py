@@ -14,6 +14,7 @@ from demo_training.tokens import Batch
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.embedding import scores as table_scores
+from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.param import held, matrix, value
 from jaxinfer.model_config.eagle3 import Eagle3Config
 from jaxinfer.models.decoder import KV, Attend, Place
@@ -102,7 +103,8 @@ class HeadTrainee:
         attend = chained(jnp.asarray(batch.segments))
         for _ in range(self._steps):
             hidden, kv = pupil.head(hidden, embedded, positions, kv, attend)
-            found.append(table_scores(held(pupil.table), pupil.head.final_norm(hidden)).reshape(*shape, -1))
+            logits = table_scores(Linear(held(pupil.table)), pupil.head.final_norm(hidden))
+            found.append(logits.reshape(*shape, -1))
             hidden = jnp.roll(hidden.reshape(*shape, -1), 1, axis=1).reshape(hidden.shape)
         return found
 

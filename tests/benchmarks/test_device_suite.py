@@ -167,7 +167,7 @@ def test_the_steps_of_a_form_fit_the_device(form, memory: int, size: str) -> Non
     tokens = max(count * each for count, each in form.prefills)
     length = max(form.context + form.steps + 2, max(each for _, each in form.prefills) + 1)
     shapes = rig_shapes(config, rows=max(form.rows), tokens=tokens, length=length, block_size=128)
-    attention = config.layers[0].attention
+    attention = config.layers[0].mixer
     token = 2 * len(config.layers) * attention.num_kv_heads * attention.head_dim
     held = 2 * (weights + shapes.groups[0].num_blocks * 128 * token)
     assert held < 0.9 * memory

@@ -44,7 +44,7 @@ def test_do_sample_false_is_greedy(folder: Path):
 def test_a_real_model():
     files = read_model_files(material("models", "stories260K"))
     assert files.eos_token_ids == (2, 1)
-    assert files.config.layers[0].attention.num_kv_heads == 4
+    assert files.config.layers[0].mixer.num_kv_heads == 4
 
 
 @pytest.mark.parametrize(

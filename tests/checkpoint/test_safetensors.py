@@ -47,11 +47,11 @@ def named(model):
 def test_fused_weights_hold_the_tensors():
     tensors, config = tensors_of("qwen2"), config_of("qwen2")
     weights = named(load(GOLDENS / "qwen2", "qwen2"))
-    attention = kind_of(config).attention
+    attention = kind_of(config).mixer
     heads, group, dim = attention.num_kv_heads, attention.group_size, attention.head_dim
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}."
-        qkv = weights["blocks", layer, "attention", "qkv"]
+        qkv = weights["blocks", layer, "mixer", "qkv"]
         q = tensors[f"{prefix}self_attn.q_proj.weight"].reshape(heads, group, dim, -1)
         np.testing.assert_array_equal(qkv[:, :group], q)
         v = tensors[f"{prefix}self_attn.v_proj.weight"].reshape(heads, dim, -1)

@@ -62,7 +62,7 @@ def test_the_draft_has_the_targets_tokenizer():
 @each_model
 def test_the_config_is_known_and_fits_the_tokenizer(model: str):
     config = parse_config(read(model, "config.json"))
-    attention = kind_of(config).attention
+    attention = kind_of(config).mixer
     assert (attention.qk_norm, config.tie_word_embeddings, attention.qkv_bias) == (NormKind(), True, False)
     assert config.vocab_size == TOKENIZER.get_vocab_size()
     assert config.eos_token_ids == (TOKENIZER.token_to_id(IM_END),)
@@ -72,7 +72,7 @@ def test_the_config_is_known_and_fits_the_tokenizer(model: str):
 def test_the_weights_are_those_of_the_config(model: str):
     config = parse_config(read(model, "config.json"))
     shape = MODELS[model]
-    attention = kind_of(config).attention
+    attention = kind_of(config).mixer
     assert (config.hidden_size, config.num_layers, attention.num_heads) == (shape.hidden, shape.layers, shape.heads)
     assert {entry["dtype"] for entry in tensors(model).values()} == {"BF16"}
     hidden, queries = config.hidden_size, attention.num_heads * attention.head_dim

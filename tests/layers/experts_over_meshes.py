@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.layers import dispatch, exchange
+from jaxinfer.layers.context import Context
 from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
@@ -36,13 +37,13 @@ ATTENTION = AttentionKind(num_heads=4, num_kv_heads=4, head_dim=16)
 SIZES = {"vocab_size": 64, "hidden_size": 64, "max_position_embeddings": 256}
 
 
-def made(mlp: MlpKind, scheme: Any, mesh: MeshConfig) -> LoadedModel:
+def made(mlp: MlpKind | ExpertsKind, scheme: Any, mesh: MeshConfig) -> LoadedModel:
     config = uniform_decoder(ATTENTION, mlp, (None,), **SIZES).quantised(scheme)
     return random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
 
 
 def model(kind: str, scheme: str, mesh: MeshConfig = ONE_DEVICE) -> LoadedModel:
-    return made(MlpKind(64, experts=KINDS[kind], bias=kind == "groups"), scheme, mesh)
+    return made(replace(KINDS[kind], bias=kind == "groups"), scheme, mesh)
 
 
 def run(model: LoadedModel, x: jax.Array) -> np.ndarray:
@@ -51,7 +52,8 @@ def run(model: LoadedModel, x: jax.Array) -> np.ndarray:
     def layer(weights: Any, x: jax.Array) -> jax.Array:
         decoder = model.build(weights)
         real, mlp = jnp.arange(len(x)) < len(x) - 1, cast(Any, decoder.blocks[0].mlp)
-        return mlp(x, decoder.vectors.of_layer(decoder.repeats, 0, 0), model.dispatch(real))[0]
+        vectors = decoder.vectors.of_layer(decoder.repeats, 0, 0)
+        return mlp(x, Context(vectors, jnp.arange(len(x)), model.dispatch(real)))[0]
 
     return np.asarray(jax.jit(layer)(model.weights, x))[:-1]
 

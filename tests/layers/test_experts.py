@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxinfer.layers.context import Context
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.experts import Experts, route
 from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
-from jaxinfer.model_config.mlp_kind import Clamp, ExpertsKind, MlpKind, RouterKind
+from jaxinfer.model_config.mlp_kind import Clamp, ExpertsKind, RouterKind
 from jaxinfer.quantization.scheme import LayerSchemes
 
 HIDDEN, SIZE = 24, 32
@@ -34,14 +35,18 @@ KINDS = {
     "all chosen": ExpertsKind(4, 4, SIZE),
     "more experts than rows": ExpertsKind(64, 2, SIZE),
 }
-MLPS = {name: MlpKind(SIZE, experts=experts) for name, experts in KINDS.items()}
-MLPS["biases"] = MlpKind(SIZE, "gelu", bias=True, experts=ExpertsKind(8, 2, SIZE))
-MLPS["gpt-oss"] = MlpKind(SIZE, bias=True, clamp=Clamp(1.702, 0.6), experts=KINDS["router bias"])
+MLPS = {
+    **KINDS,
+    "biases": ExpertsKind(8, 2, SIZE, activation="gelu", bias=True),
+    "gpt-oss": replace(KINDS["router bias"], bias=True, clamp=Clamp(1.702, 0.6)),
+}
 ROWS = 9
 LEAD = 3
 
 
-def made(kind: MlpKind, dtype: Any = jnp.float32, lead: tuple[int, ...] = ()) -> tuple[Experts, dict[str, jax.Array]]:
+def made(
+    kind: ExpertsKind, dtype: Any = jnp.float32, lead: tuple[int, ...] = ()
+) -> tuple[Experts, dict[str, jax.Array]]:
     """A layer of random weights, and its vectors. Of `lead` layers the last has the weights that it has alone."""
     rng = np.random.default_rng(0)
     graph, state = nnx.split(Experts(kind, LayerSchemes(), HIDDEN, dtype, lead))
@@ -90,7 +95,7 @@ def oracle_route(kind: ExpertsKind, scores: np.ndarray, bias: np.ndarray | None)
     return {e: odds[e] / total * router.scale for e in best}
 
 
-def activated(kind: MlpKind, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+def activated(kind: ExpertsKind, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     if kind.clamp is not None:
         gate, up = np.minimum(gate, kind.clamp.limit), np.clip(up, -kind.clamp.limit, kind.clamp.limit)
         return gate * sigmoid(kind.clamp.alpha * gate) * (up + 1)
@@ -114,15 +119,14 @@ def values(parameter: nnx.Param | QuantizedParam) -> np.ndarray:
 
 def oracle(layer: Experts, vectors: Mapping[str, jax.Array], x: jax.Array) -> np.ndarray:
     """The layer's result, [T, hidden]."""
-    kind, experts = layer.kind, layer.kind.experts
-    assert experts is not None
+    kind = layer.kind
     known = {name: wide(array) for name, array in vectors.items()}
     router, gate_up, down = map(values, (layer.router, layer.experts_gate_up, layer.experts_down))
     out = []
     for row in wide(x):
         scores = router @ row + known.get("router_bias", 0.0)
         result = shared(layer, row)
-        for expert, weight in oracle_route(experts, scores, known.get("choice_bias")).items():
+        for expert, weight in oracle_route(kind, scores, known.get("choice_bias")).items():
             gate, up = (half @ row for half in halves(gate_up[expert]))
             if kind.bias:
                 gate_bias, up_bias = halves(known["experts_gate_up_bias"][expert])
@@ -139,14 +143,16 @@ def shared(layer: Experts, row: np.ndarray) -> np.ndarray:
         return np.zeros(HIDDEN)
     gate, up = (half @ row for half in halves(values(layer.shared.gate_up)))
     out = values(layer.shared.down) @ (gate * sigmoid(gate) * up)
-    experts = layer.kind.experts
-    assert experts is not None
-    return out * sigmoid(values(layer.shared_router) @ row) if experts.shared_gate else out
+    return out * sigmoid(values(layer.shared_router) @ row) if layer.kind.shared_gate else out
 
 
 def run(layer: Experts, vectors: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
     graph, state = nnx.split(layer)
-    return jax.jit(lambda state, x: nnx.merge(graph, state)(x, vectors)[0])(state, x)
+    return jax.jit(lambda state, x: nnx.merge(graph, state)(x, context(vectors, x))[0])(state, x)
+
+
+def context(vectors: Mapping[str, jax.Array], x: jax.Array, real: jax.Array | None = None) -> Context:
+    return Context(vectors, jnp.arange(len(x)), Dispatch(real=real))
 
 
 def error(found: Any, right: np.ndarray) -> float:
@@ -194,10 +200,9 @@ def test_a_layer_in_bfloat16(name: str) -> None:
 
 
 def test_products_are_kept_in_the_type_of_rows_and_combined_in_float32() -> None:
-    experts = ExpertsKind(64, 64, SIZE)
-    layer, vectors = made(MlpKind(SIZE, experts=experts), jnp.bfloat16)
+    layer, vectors = made(ExpertsKind(64, 64, SIZE), jnp.bfloat16)
     x = rows(dtype=jnp.bfloat16)
-    jaxpr = str(jax.make_jaxpr(lambda x: layer(x, vectors))(x))
+    jaxpr = str(jax.make_jaxpr(lambda x: layer(x, context(vectors, x)))(x))
     assert f"bf16[{ROWS * 64},{2 * SIZE}]" in jaxpr
     assert f"f32[{ROWS},64,{HIDDEN}]" in jaxpr
     assert f"f32[{ROWS * 64},{2 * SIZE}]" not in jaxpr
@@ -230,7 +235,7 @@ def test_experts_of_groups_that_are_not_the_best_are_never_chosen() -> None:
 def test_padding_goes_to_no_expert_and_is_not_counted() -> None:
     layer, vectors = made(MLPS["softmax"])
     x, real = rows(12), np.arange(12) % 3 > 0
-    out, sizes = layer(x, vectors, Dispatch(real=jnp.asarray(real)))
+    out, sizes = layer(x, context(vectors, x, jnp.asarray(real)))
     assert error(out[real], oracle(layer, vectors, x[real])) < 1e-5
     assert not np.asarray(out)[~real].any()
     router = wide(layer.router[...])

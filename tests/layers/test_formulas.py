@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.layers.activation import gated
 from jaxinfer.layers.experts import route
-from jaxinfer.layers.mlp import gated
 from jaxinfer.layers.norm import norm
 from jaxinfer.model_config import formulas
 from jaxinfer.model_config.layer_kind import NormKind

@@ -58,8 +58,8 @@ CONFIG = {
 
 def rope_of(config: DecoderConfig) -> RopeConfig:
     (layer,) = config.layers
-    assert layer.attention.rope is not None
-    return layer.attention.rope
+    assert layer.mixer.rope is not None
+    return layer.mixer.rope
 
 
 def rope_with(parameters: dict[str, Any]) -> RopeConfig:

@@ -19,17 +19,17 @@ def parse(**changes: Any) -> DecoderConfig:
 
 
 def sparse_layers(config: DecoderConfig) -> list[int]:
-    return [i for i, layer in enumerate(config.layers) if layer.mlp.experts is not None]
+    return [i for i, layer in enumerate(config.layers) if layer.experts is not None]
 
 
 def test_experts():
-    assert parse().layers[0].mlp.experts == ExpertsKind(6, 3, 24, RouterKind(), shared=48)
+    assert parse().layers[0].experts == ExpertsKind(6, 3, 24, RouterKind(), shared=48)
     alone = parse(n_shared_experts=None, norm_topk_prob=True, scoring_func="softmax")
-    assert alone.layers[0].mlp.experts == ExpertsKind(6, 3, 24, RouterKind(normalise=True))
+    assert alone.layers[0].experts == ExpertsKind(6, 3, 24, RouterKind(normalise=True))
 
 
 def test_the_weight_of_a_single_expert_is_not_normalised():
-    experts = parse(num_experts_per_tok=1, norm_topk_prob=True).layers[0].mlp.experts
+    experts = parse(num_experts_per_tok=1, norm_topk_prob=True).layers[0].experts
     assert experts is not None
     assert not experts.router.normalise
 
@@ -39,7 +39,7 @@ def test_which_layers_have_experts():
     assert sparse_layers(parse(first_k_dense_replace=1)) == [1, 2, 3]
     assert sparse_layers(parse(first_k_dense_replace=1, moe_layer_freq=2)) == [2]
     dense = parse(first_k_dense_replace=4).layers[0]
-    assert (dense.mlp.size, dense.mlp.experts) == (128, None)
+    assert (dense.mlp.size, dense.experts) == (128, None)
 
 
 def test_what_only_training_reads():
@@ -47,7 +47,7 @@ def test_what_only_training_reads():
 
 
 def test_biases_of_attention():
-    attention = parse(attention_bias=True).layers[0].attention
+    attention = parse(attention_bias=True).layers[0].mixer
     assert (attention.qkv_bias, attention.out_bias) == (True, True)
 
 

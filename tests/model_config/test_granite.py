@@ -45,9 +45,9 @@ GRANITE_4_MICRO = {
 def test_granite_4_micro() -> None:
     config = parse_config(GRANITE_4_MICRO)
     kind = kind_of(config)
-    attention, mlp = kind.attention, kind.mlp
+    attention, mlp = kind.mixer, kind.mlp
     assert (attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.scale) == (40, 8, 64, 0.015625)
-    assert (mlp.size, mlp.experts, kind.residual_scale) == (8192, None, 0.22)
+    assert (mlp.size, kind.experts, kind.residual_scale) == (8192, None, 0.22)
     assert (config.embedding_scale, config.logits_scale, config.max_position_embeddings) == (12, 0.1, 131072)
     assert attention.rope is not None
     assert attention.rope.theta == 1e7
@@ -55,7 +55,7 @@ def test_granite_4_micro() -> None:
 
 @pytest.mark.parametrize("value", ["nope", None])
 def test_granite_4_may_know_no_positions(value: str | None) -> None:
-    assert kind_of(parse_config({**GRANITE_4_MICRO, "position_embedding_type": value})).attention.rope is None
+    assert kind_of(parse_config({**GRANITE_4_MICRO, "position_embedding_type": value})).mixer.rope is None
 
 
 def test_granite_4_by_the_other_name_of_its_layers() -> None:

@@ -35,7 +35,7 @@ def test_model_types_without_architectures():
 @pytest.mark.parametrize("architecture", BOTH)
 def test_dynamic_rope(architecture: str):
     config = parse(architecture, rope_scaling={"type": "dynamic", "factor": 2.0})
-    assert kind_of(config).attention.rope == RopeConfig("dynamic", 1e4, 2.0, original_max_position_embeddings=256)
+    assert kind_of(config).mixer.rope == RopeConfig("dynamic", 1e4, 2.0, original_max_position_embeddings=256)
     assert config.max_position_embeddings == 512
 
 
@@ -46,7 +46,7 @@ def test_rotary_of_internlm_1_offers_no_more_than_the_declared_context():
         {"base": 5000.0, "type": "dynamic", "scaling_factor": 4.0},
     ):
         config = parse("InternLMForCausalLM", rotary=rotary)
-        assert kind_of(config).attention.rope == RopeConfig(theta=5000.0)
+        assert kind_of(config).mixer.rope == RopeConfig(theta=5000.0)
         assert config.max_position_embeddings == 256
 
 

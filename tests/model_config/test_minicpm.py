@@ -38,9 +38,9 @@ def test_biases_of_attention():
 
 
 def test_experts_are_as_large_as_the_mlp():
-    assert kind_of(parse()).mlp.experts is None
-    assert kind_of(parse(num_experts=0)).mlp.experts is None
-    assert kind_of(parse(**EXPERTS)).mlp.experts == ExpertsKind(8, 2, 128, RouterKind(normalise=True))
+    assert kind_of(parse()).experts is None
+    assert kind_of(parse(num_experts=0)).experts is None
+    assert kind_of(parse(**EXPERTS)).experts == ExpertsKind(8, 2, 128, RouterKind(normalise=True))
 
 
 @pytest.mark.parametrize(

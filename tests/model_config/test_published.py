@@ -69,7 +69,7 @@ def test_other_values_of_them_are_refused(architecture: str, name: str, value: A
 
 def test_mixtral_turns_by_a_million_where_nothing_is_said() -> None:
     for declared, theta in ({}, 1e6), ({"rope_theta": 2e4}, 2e4), ({"rope_parameters": {"rope_theta": 3e4}}, 3e4):
-        rope = kind_of(parse("MixtralForCausalLM", **declared)).attention.rope
+        rope = kind_of(parse("MixtralForCausalLM", **declared)).mixer.rope
         assert rope is not None
         assert rope.theta == theta
 
@@ -90,10 +90,10 @@ def test_what_a_family_means_by_saying_nothing(architecture: str, kv_heads: int,
     sparse = {"num_local_experts": 4} if architecture == "GptOssForCausalLM" else {}
     raw = {**LLAMA, **sparse, "architectures": [architecture], "num_attention_heads": 64, "head_dim": 64}
     del raw["num_key_value_heads"], raw["rms_norm_eps"]
-    attention = parse_config(raw).layers[0].attention
+    attention = parse_config(raw).layers[0].mixer
     assert attention.rope is not None
     assert (attention.num_kv_heads, attention.rope.kind, attention.rope.theta) == (kv_heads, kind, theta)
-    assert parse_config({**raw, "num_key_value_heads": None}).layers[0].attention.num_kv_heads == 64
+    assert parse_config({**raw, "num_key_value_heads": None}).layers[0].mixer.num_kv_heads == 64
 
 
 @pytest.mark.parametrize("architecture", ["GptOssForCausalLM", "MixtralForCausalLM", "SmolLM3ForCausalLM"])
@@ -101,7 +101,7 @@ def test_rope_parameters_without_a_base_have_the_familys(architecture: str) -> N
     sparse = {} if architecture == "SmolLM3ForCausalLM" else {"num_local_experts": 4}
     linear = {"rope_type": "linear", "factor": 2.0}
     whole = parse(architecture, **sparse, rope_scaling=linear)
-    rope = whole.layers[0].attention.rope
+    rope = whole.layers[0].mixer.rope
     assert rope is not None
     assert rope.theta != 1e4
     assert parse(architecture, **sparse, rope_parameters=linear) == whole
@@ -109,7 +109,7 @@ def test_rope_parameters_without_a_base_have_the_familys(architecture: str) -> N
 
 @pytest.mark.parametrize("architecture", ["Gemma2ForCausalLM", "Gemma3ForCausalLM", "Olmo3ForCausalLM"])
 def test_layers_with_a_window_must_have_one(architecture: str) -> None:
-    assert parse(architecture).layers[0].attention.window == 4096
+    assert parse(architecture).layers[0].mixer.window == 4096
     with pytest.raises(ModelError, match="layer_types has sliding_attention, but no sliding_window is set"):
         parse(architecture, sliding_window=None)
 
@@ -138,7 +138,7 @@ def test_a_sparse_mistral_in_another_model() -> None:
         "vocab_size": 131072,
     }
     config = of_text("LlavaForConditionalGeneration", text)
-    attention = kind_of(config).attention
+    attention = kind_of(config).mixer
     assert (attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.window) == (32, 8, 128, None)
     assert (kind_of(config).mlp.size, config.num_layers, config.eos_token_ids) == (14336, 40, (2,))
     assert of_text("Mistral3ForConditionalGeneration", text) == config

@@ -185,11 +185,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def test_attn_factor_multiplies_yarns_scale() -> None:
     """DeepSeek-R1-0528-Qwen3-8B's file, whose factor takes the scale back to 1, as in vLLM."""
     factor = 0.8782488562869419
-    rope = kind_of(parse("Qwen3ForCausalLM", rope_scaling={**YARN, "attn_factor": factor})).attention.rope
+    rope = kind_of(parse("Qwen3ForCausalLM", rope_scaling={**YARN, "attn_factor": factor})).mixer.rope
     assert rope is not None
     assert math.isclose(rope.attention_factor, (0.1 * math.log(4) + 1) * factor)
     assert math.isclose(rope.attention_factor, 1.0, rel_tol=1e-4)
-    scaled = kind_of(parse(rope_scaling={**YARN, "attn_factor": 2.0, "apply_yarn_scaling": False})).attention.rope
+    scaled = kind_of(parse(rope_scaling={**YARN, "attn_factor": 2.0, "apply_yarn_scaling": False})).mixer.rope
     assert isinstance(scaled, RopeConfig)
     assert scaled.attention_factor == 2.0
     with pytest.raises(ModelError, match="attn_factor is there beside attention_factor"):

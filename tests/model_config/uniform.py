@@ -6,11 +6,11 @@ from typing import Any
 from jaxinfer.model_config.decoder import with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
-from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 
 
 def uniform_decoder(
-    attention: AttentionKind, mlp: MlpKind, windows: tuple[int | None, ...], **options: Any
+    attention: AttentionKind, mlp: MlpKind | ExpertsKind, windows: tuple[int | None, ...], **options: Any
 ) -> DecoderConfig:
     """Layers of one kind with these windows."""
     return DecoderConfig(layers=with_windows(LayerKind(attention, mlp), windows), **options)
@@ -18,12 +18,12 @@ def uniform_decoder(
 
 def windows_of(config: DecoderConfig) -> tuple[int | None, ...]:
     """The window of every layer."""
-    return tuple(layer.attention.window for layer in config.layers)
+    return tuple(layer.mixer.window for layer in config.layers)
 
 
 def kind_of(config: DecoderConfig) -> LayerKind:
     """What all layers are, their windows left out."""
-    kinds = {replace(layer, attention=replace(layer.attention, window=None)) for layer in config.layers}
+    kinds = {replace(layer, mixer=replace(layer.mixer, window=None)) for layer in config.layers}
     (kind,) = kinds
     return kind
 
@@ -31,7 +31,7 @@ def kind_of(config: DecoderConfig) -> LayerKind:
 def fields_of(config: DecoderConfig) -> dict[str, Any]:
     """Every field by name: the model's, its layers', their attention's and their MLP's."""
     kind = kind_of(config)
-    parts = (config, kind, kind.mlp, kind.attention)
+    parts = (config, kind, kind.mlp, kind.mixer)
     return {name: getattr(part, name) for part in parts for name in part.__dataclass_fields__} | {
         "num_layers": config.num_layers,
         "windows": windows_of(config),

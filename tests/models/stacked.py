@@ -14,10 +14,10 @@ from tests.model_config.uniform import uniform_decoder
 
 from .dense import CONFIG
 
-_ATTENTION = replace(CONFIG.layers[0].attention, num_heads=8)
+_ATTENTION = replace(CONFIG.layers[0].mixer, num_heads=8)
 MLPS = {
     "dense": MlpKind(256),
-    "experts": MlpKind(128, experts=ExpertsKind(8, 2, 128, RouterKind(normalise=True), shared=128)),
+    "experts": ExpertsKind(8, 2, 128, RouterKind(normalise=True), shared=128),
 }
 
 

@@ -77,7 +77,7 @@ def test_a_scanned_stack_gives_the_logits_of_unrolled_layers(family: str) -> Non
 def test_quantised_layers(family: str, quantization: str) -> None:
     """What native does not multiply, XLA does: fp8. Codes of activations may differ by one."""
     model = check(config_of(family, quantization), allowed=2e-2 if quantization.endswith("w8a8") else 2e-5)
-    if any(layer.mlp.experts for layer in model.config.layers):
+    if any(layer.experts for layer in model.config.layers):
         assert model.experts_backend == ("xla" if quantization == "fp8" else "native")
 
 
@@ -95,7 +95,7 @@ def test_layers_that_are_partly_not_repeated(
     """Of those before the repeats, and of one alone, a matrix is a stack of its own."""
     config = made("dense", "none", "stacked", "xla").config
     kind = config.layers[0]
-    layers = tuple(replace(kind, attention=replace(kind.attention, window=window)) for window in windows)
+    layers = tuple(replace(kind, mixer=replace(kind.mixer, window=window)) for window in windows)
     model = check(replace(config, layers=layers).quantised(quantization))
     repeats = model.build(model.weights).repeats
     assert (repeats.prefix, repeats.period) == (prefix, period)

@@ -31,7 +31,7 @@ def check_logits(folder: Path, config: DecoderConfig, golden: str) -> None:
         token_ids, wanted = known["token_ids"], known["logits"]
     model = load_model(folder, config, dtype=jnp.dtype(jnp.float32))
     slots = {array.shape[0] for array in model.weights if array.ndim in (3, 5)}
-    assert max(kind.mlp.experts.slots for kind in config.layers if kind.mlp.experts) in slots
+    assert max(kind.experts.slots for kind in config.layers if kind.experts) in slots
     for row in run_paged(PagedModel(model), token_ids, ODD_CHUNKS):
         np.testing.assert_allclose(row, wanted, atol=1e-4)
     jax.clear_caches()
@@ -44,7 +44,7 @@ def check_logits(folder: Path, config: DecoderConfig, golden: str) -> None:
 def test_a_checkpoint(family: str):
     """Experts in tensors of their own; fused ones with biases; layers without experts, shared ones and groups."""
     config = config_of(family)
-    count = max(kind.mlp.experts.count for kind in config.layers if kind.mlp.experts)
+    count = max(kind.experts.count for kind in config.layers if kind.experts)
     check_logits(GOLDENS / family, config.over(1, 1, 2, count // 2 * 2), family)
 
 
@@ -56,7 +56,7 @@ def test_leaves(tmp_path: Path):
 
 def test_what_cannot_be_copied():
     config = config_of("mixtral")
-    (count,) = {kind.mlp.experts.count for kind in config.layers if kind.mlp.experts}
+    (count,) = {kind.experts.count for kind in config.layers if kind.experts}
     with pytest.raises(
         ParameterError, match=rf"redundant_experts: {count} experts and 1 .* over 2 devices; 0 or 2 can"
     ):

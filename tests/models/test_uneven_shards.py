@@ -51,8 +51,8 @@ def check_logits(family: str, heads: int, vocabulary: int) -> LoadedModel:
 @pytest.mark.parametrize("family", [COPIED[0], *(pytest.param(name, marks=pytest.mark.long) for name in COPIED[1:])])
 def test_copied_kv_heads(family: str):
     model = check_logits(family, 4, 4)
-    assert {kind.attention.num_kv_heads for kind in model.config.layers} == {4}
-    assert {kind.attention.num_heads for kind in model.config.layers} == {4}
+    assert {kind.mixer.num_kv_heads for kind in model.config.layers} == {4}
+    assert {kind.mixer.num_heads for kind in model.config.layers} == {4}
     assert model.kv_shape(0, 2, 4)[-2] == 4
 
 
@@ -60,7 +60,7 @@ def test_copied_kv_heads(family: str):
 @pytest.mark.parametrize("family", [EMPTY[0], *(pytest.param(name, marks=pytest.mark.long) for name in EMPTY[1:])])
 def test_heads_and_rows_of_zeros(family: str):
     model = check_logits(family, 5, 5)
-    assert {kind.attention.num_heads for kind in model.config.layers} == {5}
+    assert {kind.mixer.num_heads for kind in model.config.layers} == {5}
     assert model.config.table_shape[0] == 100
 
 

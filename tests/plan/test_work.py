@@ -68,7 +68,7 @@ def test_one_device_does_what_the_engine_counts(name: str, rows: Rows) -> None:
 
 def test_experts_that_a_step_reads_and_the_busiest_device() -> None:
     config = parse_config(MODELS["experts"])
-    experts = config.layers[0].mlp.experts
+    experts = config.layers[0].experts
     assert experts is not None
     rng = np.random.default_rng(0)
     tokens = rng.random((4000, 3, experts.count)).argsort(axis=-1)[..., : experts.chosen]

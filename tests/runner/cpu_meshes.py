@@ -40,7 +40,7 @@ def compare_experts(model: str, own: str, more: bool) -> None:
     four, tokens = engine(model, mesh=own)
     assert len(jax.devices()) == 4 == four.runner.stages[0].model.mesh.size, jax.devices()
     assert parts(four, "mlp", "experts_down") == [4, 1, 1]
-    assert parts(four, "attention", "qkv") == [2, 1, 1, 1]
+    assert parts(four, "mixer", "qkv") == [2, 1, 1, 1]
 
     channels, also = engine(model, mesh="tp2")
     assert also == tokens, (also, tokens)

@@ -100,6 +100,6 @@ def expert_load() -> None:
     assert both.sum() > 0
     # Steps differ, and prefixes that a shard has cached: so do tokens that are computed.
     computed = [engine.stats().steps.prefill_tokens + engine.stats().steps.decode_tokens for engine in (alone, core)]
-    top = core.runner.stages[0].model.config.layers[0].mlp.experts.chosen
+    top = core.runner.stages[0].model.config.layers[0].experts.chosen
     assert both.sum(axis=1)[0] == computed[1] * top, (both.sum(axis=1), computed, top)
     assert one.sum(axis=1)[0] == computed[0] * top

@@ -10,7 +10,7 @@ import numpy as np
 from jaxinfer.engine.device.calls import Reset
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.model_config.layer_kind import AttentionKind
-from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Leaf
@@ -33,10 +33,10 @@ MESHES = {
 
 
 def model_over(mesh: MeshConfig, bias: bool, scheme: Any = "none") -> LoadedModel:
-    experts = ExpertsKind(8, 2, 32, RouterKind(normalise=True, bias=bias), shared=16)
+    experts = ExpertsKind(8, 2, 32, RouterKind(normalise=True, bias=bias), shared=16, bias=bias)
     attention = AttentionKind(num_heads=4, num_kv_heads=4, head_dim=8)
     sizes = {"vocab_size": 300, "hidden_size": 32, "max_position_embeddings": 256}
-    config = uniform_decoder(attention, MlpKind(32, experts=experts, bias=bias), (None, None), **sizes)
+    config = uniform_decoder(attention, experts, (None, None), **sizes)
     config = config.quantised(scheme).over(*mesh.parts)
     return random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
 

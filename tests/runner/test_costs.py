@@ -33,7 +33,7 @@ def test_a_token_costs_the_experts_that_it_chooses(bias: bool) -> None:
     """One dense layer, and two with seven experts of which each token takes two, with one that is shared."""
     hidden, heads, dim, ff, size, vocabulary = 32, 4, 8, 64, 16, 300
     attention, router = AttentionKind(num_heads=heads, num_kv_heads=heads, head_dim=dim), RouterKind(bias=bias)
-    experts = MlpKind(ff, bias=bias, experts=ExpertsKind(7, 2, size, router, shared=24))
+    experts = ExpertsKind(7, 2, size, router, shared=24, bias=bias)
     config = uniform_decoder(
         attention, experts, (None,) * 3, vocab_size=vocabulary, hidden_size=hidden, max_position_embeddings=64
     )

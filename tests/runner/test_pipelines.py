@@ -13,7 +13,7 @@ from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.engine.device.runner import DeviceMemory
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.model_config.layer_kind import AttentionKind
-from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.models.loaded import LoadedModel, load_stages, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.runner.costs import step_costs
@@ -224,7 +224,7 @@ def _experts() -> LoadedModel:
     attention = AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8)
     config = uniform_decoder(
         attention,
-        MlpKind(64, experts=ExpertsKind(4, 2, 32)),
+        ExpertsKind(4, 2, 32),
         (None, None, None),
         vocab_size=300,
         hidden_size=32,

@@ -304,7 +304,7 @@ def test_rows_that_are_timed_are_no_load_of_experts() -> None:
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, blocks=60, few_sizes=True))
     runner.warm_up()
     drive(make_core(runner), [GenerateRequest("a", [3, 4, 5, 6], greedy(3))])
-    found, experts = runner.status().expert_load, model.config.layers[0].mlp.experts
+    found, experts = runner.status().expert_load, model.config.layers[0].experts
     assert found is not None
     assert experts is not None
     assert (found.experts.sum(axis=1) == experts.chosen * (4 + 2)).all()

@@ -56,7 +56,7 @@ def experts_model(layout: Layout = "unrolled", mesh: Mesh | None = None) -> Load
     """Two layers of width 32, each with eight experts of which two are chosen."""
     config = uniform_decoder(
         AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8),
-        MlpKind(64, experts=ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16)),
+        ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16),
         (None, None),
         vocab_size=VOCABULARY,
         hidden_size=32,

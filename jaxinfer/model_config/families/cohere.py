@@ -46,7 +46,7 @@ def parse_cohere2(config: ConfigReader) -> DecoderConfig:
     windows = typed_windows(config, window, [(i + 1) % every != 0 for i in range(read_layers(config))])
     rope = read_rope(config)
     sliding = _read(config, rope.config, qk_norm=False)
-    full = replace(sliding, attention=replace(sliding.attention, rope=None))
+    full = replace(sliding, mixer=replace(sliding.mixer, rope=None))
     return _decoder(config, layers_by_window(full, sliding, windows), context=rope.context)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from jaxinfer.model_config.architecture import NUMPY_MODEL, Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, read_mlp
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
@@ -41,7 +41,7 @@ def _with_experts(config: ConfigReader, layer: LayerKind) -> LayerKind:
         RouterKind(normalise=config.flag("norm_topk_prob") and chosen > 1),
         shared=size * config.integer("n_shared_experts", 0),
     )
-    return replace(layer, mlp=replace(layer.mlp, experts=experts))
+    return replace(layer, mlp=read_mlp(config, experts=experts))
 
 
 ARCHITECTURES = {"DeepseekForCausalLM": Architecture(parse, ("deepseek",), NUMPY_MODEL)}

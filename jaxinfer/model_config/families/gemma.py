@@ -48,7 +48,7 @@ def parse_gemma3(config: ConfigReader) -> DecoderConfig:
     """Gemma 3: q and k are normed, and every sixth layer has no window and a rotary embedding of its own."""
     ropes = _ropes(config)
     layer = _read(config, _activation(config), rope=ropes[_FULL].config, qk_norm=True)
-    sliding = replace(layer, attention=replace(layer.attention, rope=ropes[_SLIDING].config))
+    sliding = replace(layer, mixer=replace(layer.mixer, rope=ropes[_SLIDING].config))
     layers = layers_by_window(layer, sliding, _windows(config))
     return _decoder(config, layers, names=_NAMES, context=ropes[_FULL].context)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_head_dim, read_layer, read_layers, read_norm
+from jaxinfer.model_config.decoder import read_decoder, read_head_dim, read_layer, read_layers, read_mlp, read_norm
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
@@ -90,7 +90,7 @@ def _with_experts(config: ConfigReader, layer: LayerKind) -> LayerKind:
         ),
         shared=size * config.integer("n_shared_experts", 1),
     )
-    return replace(layer, mlp=replace(layer.mlp, experts=experts))
+    return replace(layer, mlp=read_mlp(config, experts=experts))
 
 
 ARCHITECTURES = {

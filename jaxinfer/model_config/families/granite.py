@@ -93,7 +93,7 @@ def _refuse_states(config: ConfigReader, layers: int) -> None:
             raise config.error(name, f"must be {layers} names out of {', '.join(_ATTENTION)}")
 
 
-def _read_hybrid_mlp(config: ConfigReader) -> MlpKind:
+def _read_hybrid_mlp(config: ConfigReader) -> MlpKind | ExpertsKind:
     """`num_local_experts` is 0 for a dense model, of which `intermediate_size` means nothing."""
     activation = read_activation(config, "hidden_act", "silu")
     shared = config.integer("shared_intermediate_size", _SHARED_SIZE)
@@ -115,13 +115,13 @@ def _read_experts(config: ConfigReader) -> ExpertsKind:
     )
 
 
-def _parse(config: ConfigReader, mlp: MlpKind, names: TensorNames) -> DecoderConfig:
+def _parse(config: ConfigReader, mlp: MlpKind | ExpertsKind, names: TensorNames) -> DecoderConfig:
     rope = read_rope(config)
     windows = typed_windows(config, None, [False] * read_layers(config))
     return _decoder(config, with_windows(_read_layer(config, mlp, rope.config), windows), names, rope.context)
 
 
-def _read_layer(config: ConfigReader, mlp: MlpKind, rope: RopeConfig | None) -> LayerKind:
+def _read_layer(config: ConfigReader, mlp: MlpKind | ExpertsKind, rope: RopeConfig | None) -> LayerKind:
     bias, scale = config.flag("attention_bias"), config.number("attention_multiplier", 1.0)
     attention = read_attention(config, rope=rope, qkv_bias=bias, out_bias=bias, scale=scale)
     return LayerKind(attention, mlp, read_norm(config), residual_scale=config.number("residual_multiplier", 1.0))

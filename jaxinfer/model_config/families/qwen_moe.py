@@ -8,6 +8,7 @@ from jaxinfer.model_config.decoder import (
     read_decoder,
     read_layer,
     read_layers,
+    read_mlp,
     read_norm,
     sliding_layers,
     typed_windows,
@@ -72,10 +73,8 @@ def _with_experts(config: ConfigReader, layers: tuple[LayerKind, ...], experts: 
         raise config.error("decoder_sparse_step", f"must be at least 1, not {step}")
     if not isinstance(plain, list) or not all(isinstance(layer, int) for layer in plain):
         raise config.error("mlp_only_layers", "must be a list of layers' numbers")
-    return tuple(
-        layer if i in plain or (i + 1) % step else replace(layer, mlp=replace(layer.mlp, experts=experts))
-        for i, layer in enumerate(layers)
-    )
+    mlp = read_mlp(config, experts=experts)
+    return tuple(layer if i in plain or (i + 1) % step else replace(layer, mlp=mlp) for i, layer in enumerate(layers))
 
 
 ARCHITECTURES = {

@@ -41,7 +41,7 @@ def _turned(config: ConfigReader) -> list[bool]:
 
 
 def _unturned(layer: LayerKind) -> LayerKind:
-    return replace(layer, attention=replace(layer.attention, rope=None))
+    return replace(layer, mixer=replace(layer.mixer, rope=None))
 
 
 ARCHITECTURES = {"SmolLM3ForCausalLM": Architecture(parse, ("smollm3",))}

@@ -70,8 +70,8 @@ class StagedModel(NamedTuple):
 
 def stages_of(whole: DecoderConfig, parts: Sequence[DecoderConfig]) -> tuple[Stage, ...]:
     """Return each part's number, and the KV groups of the whole that it has."""
-    places = {(group.window, group.kv): number for number, group in enumerate(whole.kv_groups)}
-    groups = [tuple(places[group.window, group.kv] for group in part.kv_groups) for part in parts]
+    places = {group.kv: number for number, group in enumerate(whole.kv_groups)}
+    groups = [tuple(places[group.kv] for group in part.kv_groups) for part in parts]
     return tuple(Stage(number, len(parts), own) for number, own in enumerate(groups))
 
 
