@@ -1,5 +1,7 @@
 """Programs of which one fails."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -20,6 +22,17 @@ class FailingPrograms:
             return program
         self.left -= 1
         return _failing(program) if self.left == 0 else program
+
+
+@contextmanager
+def failing(runner: Any, at: int, *kinds: str) -> Iterator[None]:
+    """Give a runner `FailingPrograms` for a while."""
+    programs = runner.programs
+    runner.programs = FailingPrograms(programs, at, *kinds)
+    try:
+        yield
+    finally:
+        runner.programs = programs
 
 
 def _failing(program: Any) -> Any:
