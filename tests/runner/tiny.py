@@ -78,7 +78,7 @@ def near_model(target: LoadedModel) -> LoadedModel:
 
 
 def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShapes:
-    """Few buckets: budget 64, blocks of 4."""
+    """Few buckets, as on a CPU: budget 64, blocks of 4. `few_sizes=False`: all buckets."""
     sizes: dict[str, Any] = {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
@@ -86,6 +86,7 @@ def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShape
         "max_model_len": 96,
         "block_size": 4,
         "vocab_size": model.config.vocab_size,
+        "few_sizes": True,
         **changes,
     }
     blocks = sizes.pop("blocks", 400)
