@@ -1,6 +1,6 @@
 """Small random models, an engine driven over them, and a judge that knows neither blocks nor steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -23,6 +23,8 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
 from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.program_store import ProgramStore
+from jaxinfer.runner.program_table import Name
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
 from tests.engine.small import small_core
@@ -198,6 +200,24 @@ def tiny_runner(windows: tuple[int | None, ...] = (None, None), **changes: Any) 
     runner = JaxRunner(model, tiny_shapes(model, **changes))
     runner.warm_up(lazy=True)
     return runner
+
+
+class _ProgramsOf(ProgramStore):
+    """A store that holds the programs of another runner, but for some."""
+
+    def __init__(self, runner: JaxRunner, but: Collection[Name]):
+        self._programs, self._but, self.writable = runner.programs, but, False
+
+    def load(self, name: Name) -> Any:
+        return None if name in self._but else self._programs[name]
+
+
+def twin(runner: JaxRunner, model: LoadedModel | None = None, *, anew: Collection[Name] = ()) -> JaxRunner:
+    """A runner with arrays of its own and the programs of another, but for those that are traced `anew`. model: one
+    that differs in values only."""
+    made = JaxRunner(model or runner.model, runner.shapes, store=_ProgramsOf(runner, anew))
+    made.warm_up(lazy=True)
+    return made
 
 
 def check_logprobs(judge: Judge, request: GenerateRequest, output: Output) -> None:
