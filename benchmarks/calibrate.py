@@ -198,6 +198,8 @@ def sampling_seconds(rows: int, columns: int) -> float:
     model = _attending(1, 64, jnp.dtype("float32"), columns)
     made = zero_slots(rig_shapes(model.config, rows=rows, tokens=rows, length=64, block_size=16), columns)
     logits, slots = jax.random.normal(jax.random.key(0), (rows, columns)), jnp.arange(rows)
+    assert made.state is not None
+    assert made.params is not None
     own, places, nothing = unpack_params(made.params[slots]), jnp.full(rows, 8), jnp.full(rows, -1)
     draw = jax.jit(sample_tokens)
     return _seconds(lambda: draw(logits, made.state.counts, slots, own, places, nothing, made.masks))

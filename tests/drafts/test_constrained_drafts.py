@@ -176,7 +176,7 @@ def test_more_rows_than_are_checked_do_not_draft(monkeypatch: pytest.MonkeyPatch
         ))
         for number in range(20)
     ]  # fmt: skip
-    core = core_of(made(3, max_num_seqs=20, max_num_batched_tokens=128))
+    core = core_of(made(3, max_num_seqs=20, max_num_batched_tokens=128, few_sizes=False))
     steps = Steps(core, monkeypatch)
     check_equal(drive(core_of(runner(0)), asked), drive(core, asked))
     assert max(steps.sizes) == 16

@@ -18,7 +18,7 @@ from jaxinfer.runner.program_key import program_key
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import REQUESTS, draft_in_turns, fail_drafting_steps
 from tests.models.goldens import GOLDENS
-from tests.runner.tiny import drive, make_core, near_model, tiny_model, tiny_shapes, with_blocks
+from tests.runner.tiny import drive, make_core, near_model, tiny_model, tiny_shapes, twin, with_blocks
 from tests.turns import one_of
 
 THREE = Speculation(3, method="draft_model")
@@ -112,9 +112,7 @@ def test_broken_drafts_change_nothing() -> None:
     """A draft model whose every number is NaN."""
     model = tiny_model()
     broken = replace(model, weights=tuple(leaf * jnp.nan for leaf in model.weights))
-    device = runner_of(model, broken)
-    device.stages[0].programs._compiled |= for_itself().stages[0].programs._compiled
-    core = make_core(device, ahead=1, clock=lambda: 0)
+    core = make_core(twin(for_itself(), with_draft(model, broken)), ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
     assert core.stats().drafts.draft_tokens > max(100, 10 * core.stats().drafts.accepted_tokens)
 

@@ -25,7 +25,7 @@ from tests.drafts.drafting import WITH_ONE_TOKEN as REQUESTS
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
-from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes, with_blocks
+from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes, twin, with_blocks
 
 THREE = Speculation(3, method="eagle3")
 SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
@@ -202,9 +202,7 @@ def test_broken_features_change_nothing() -> None:
     target = tiny_model()
     head = tiny_head(target)
     broken = head.__class__(**{**vars_of(head), "weights": tuple(leaf * jnp.nan for leaf in head.weights)})
-    device = runner_of(with_draft(target, broken))
-    device.stages[0].programs._compiled |= with_head().stages[0].programs._compiled
-    core = make_core(device, ahead=1, clock=lambda: 0)
+    core = make_core(twin(with_head(), with_draft(target, broken)), ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
     assert core.stats().drafts.draft_tokens > max(100, 10 * core.stats().drafts.accepted_tokens)
 

@@ -5,7 +5,6 @@ from collections import abc
 from typing import Any
 
 import numpy as np
-import pytest
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.constraint import Constraints
@@ -13,7 +12,6 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.calls import Call, SetMasks
 from jaxinfer.engine.device.in_flight import BeforeSampling
 from jaxinfer.engine.device.runner import Runner
-from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import StepPlan
@@ -46,27 +44,21 @@ def small_shapes(blocks: int = 40, window: int | None = None, **changes: Any) ->
 
 
 class RecordingRunner(PlanDriven):
-    """Keeps the plans that it was given."""
+    """Keeps the plans and the masks that it was given."""
 
     def __init__(self, shapes: EngineShapes, **options: Any):
         super().__init__(shapes, **options)
         self.plans: list[StepPlan] = []
+        self.masks: list[SetMasks] = []
+
+    def submit(self, call: Call) -> None:
+        if isinstance(call, SetMasks):
+            self.masks.append(call)
+        super().submit(call)
 
     def dispatch(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
         self.plans.append(plan)
         return super().dispatch(plan, before_sampling)
-
-
-def masks_sent_to(runner: SimulatedRunner, monkeypatch: pytest.MonkeyPatch) -> list[SetMasks]:
-    """Return a list of the masks that the runner will be sent."""
-    sent, submit = [], runner.submit
-
-    def submitted(call: Call) -> None:
-        sent.extend([call] if isinstance(call, SetMasks) else [])
-        submit(call)
-
-    monkeypatch.setattr(runner, "submit", submitted)
-    return sent
 
 
 def small_core(

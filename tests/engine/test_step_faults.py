@@ -262,10 +262,10 @@ def test_what_is_no_step_fault_goes_up(monkeypatch) -> None:
     runner.fails = interrupt
     with pytest.raises(KeyboardInterrupt):
         core.step()
-    core, runner = faulty_core(ahead=0)
+    gone = Gone(small_shapes())
+    core = small_core(gone)
     core.add_request(ask("r", 5))
-    runner.fail_once("dispatch")
-    monkeypatch.setattr(runner, "reset", _gone)
+    gone.fail_once("dispatch")
     with pytest.raises(OSError, match="the device is gone"):
         core.step()
     core, runner = faulty_core(ahead=0)
@@ -274,6 +274,11 @@ def test_what_is_no_step_fault_goes_up(monkeypatch) -> None:
     with pytest.raises(OSError, match="the device is gone"):
         core.step()
     assert core.stats().core.step_faults == 0
+
+
+class Gone(FaultyRunner):
+    def reset(self) -> None:
+        _gone()
 
 
 def _gone() -> None:

@@ -1,9 +1,8 @@
 """Logits and greedy tokens of small models of every family, over pages, against what transformers or NumPy computed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,13 +22,11 @@ class Golden(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def family(request: pytest.FixtureRequest) -> Iterator[Golden]:
-    """One after another: programs hold mappings of memory, of which a process has 65,530."""
+def family(request: pytest.FixtureRequest) -> Golden:
     folder = GOLDENS / request.param
     with np.load(folder / "golden.npz") as golden:
         wanted = dict(golden)
-    yield Golden(PagedModel(load(folder)), wanted)
-    jax.clear_caches()
+    return Golden(PagedModel(load(folder)), wanted)
 
 
 SMOKE = ("llama3", "mistral", "qwen2", "qwen3")

@@ -1,12 +1,11 @@
 """A scanned stack of layers over native products beside unrolled ones by plain JAX, of models of several families."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,13 +32,6 @@ pytestmark = needs_native
 TOKENS = np.random.default_rng(0).integers(0, 64, 9)
 BY_DEFAULT = ("llama3", "gpt_oss", "gemma3")
 """Plain; with experts, sinks and biases; with windows."""
-
-
-@pytest.fixture(autouse=True)
-def programs_end_with_their_test() -> Iterator[None]:
-    """Each holds mappings of memory, of which a process has 65,530."""
-    yield
-    jax.clear_caches()
 
 
 def config_of(family: str, quantization: str = "none") -> DecoderConfig:

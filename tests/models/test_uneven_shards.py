@@ -5,7 +5,6 @@ On one device, against what transformers computed: where heads lie is a matter o
 
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,7 +42,6 @@ def check_logits(family: str, heads: int, vocabulary: int) -> LoadedModel:
     for row in run_paged(PagedModel(model), token_ids, ODD_CHUNKS):
         np.testing.assert_allclose(row[:, :VOCABULARY], wanted, atol=1e-4)
         assert not row[:, VOCABULARY:].any() or model.config.head_bias
-    jax.clear_caches()
     return model
 
 

@@ -5,21 +5,12 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 from tests.quantization import circumstances
 from tests.quantization.circumstances import KINDS, ROWS, TABLE, Row
-
-
-@pytest.fixture(autouse=True)
-def programs_end_with_their_test() -> Iterator[None]:
-    """Each holds mappings of memory, of which a process has 65,530."""
-    yield
-    jax.clear_caches()
 
 
 def by_default(row: Row) -> bool:

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from jaxinfer.runner.mappings import mappings
+from tests.few_programs import few_programs as few_programs
 
 _MANY = 20_000
 

@@ -43,7 +43,8 @@ def model_over(mesh: MeshConfig, bias: bool, scheme: Any = "none") -> LoadedMode
 
 def engine(mesh: MeshConfig, bias: bool, scheme: str = "none", form: Any = "reduce", every: int = 0) -> Any:
     model = replace(model_over(mesh, bias, scheme), dispatch_form=form)
-    shapes = tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=16, shards=mesh.data)
+    # With few sizes warm-up times rows, which `every` counts as steps.
+    shapes = tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=16, shards=mesh.data, few_sizes=False)
     runner = JaxRunner(model, shapes, expert_placement_steps=every)
     runner.warm_up()
     return make_core(runner)

@@ -1,5 +1,7 @@
 """Programs of which one fails."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -20,6 +22,18 @@ class FailingPrograms:
             return program
         self.left -= 1
         return _failing(program) if self.left == 0 else program
+
+
+@contextmanager
+def failing(runner: Any, at: int, *kinds: str) -> Iterator[None]:
+    """Give the first stage of a runner `FailingPrograms` for a while."""
+    stage = runner.stages[0]
+    programs = stage.programs
+    stage.programs = FailingPrograms(programs, at, *kinds)
+    try:
+        yield
+    finally:
+        stage.programs = programs
 
 
 def _failing(program: Any) -> Any:

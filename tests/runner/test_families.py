@@ -1,10 +1,8 @@
 """The engine over the small model of every family: transformers' greedy tokens, with prefix hits, by both backends."""
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,13 +14,6 @@ from tests.models.goldens import FAMILIES, GOLDENS, load
 from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
 
 BLOCK = 4
-
-
-@pytest.fixture(autouse=True)
-def programs_end_with_their_test() -> Iterator[None]:
-    """Each holds mappings of memory, of which a process has 65,530."""
-    yield
-    jax.clear_caches()
 
 
 SMOKE = ("gemma3", "gpt_oss", "qwen3_moe", "cohere2")

@@ -43,7 +43,7 @@ class Bench:
 
 @cache
 def bench(name: str) -> Bench:
-    runner = tiny_runner(MODELS[name], max_num_seqs=32)
+    runner = tiny_runner(MODELS[name], max_num_seqs=32, few_sizes=False)
     judge = Judge(runner.stages[0].model)
     alone: Outputs = {}
     for subject in SUBJECTS:

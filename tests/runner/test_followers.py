@@ -9,7 +9,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.speculation import Speculation
 from tests.engine.followed import FailingCalls, Followed
 from tests.engine.toy_grammar import Toy, ToyConstraints
-from tests.runner.tiny import VOCABULARY, drive, greedy, make_core, random_prompt, seeded, tiny_runner
+from tests.runner.tiny import VOCABULARY, drive, greedy, make_core, random_prompt, seeded, tiny_runner, twin
 from tests.turns import one_of
 
 
@@ -30,8 +30,8 @@ def workload() -> list[GenerateRequest]:
 def test_a_follower_gives_the_same(options: dict[str, Any]) -> None:
     """After a step that failed, too, and bit by bit."""
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "blocks": 40, **options}
-    runner, other = (tiny_runner((None, 12), **sizes) for _ in range(2))
-    other.stages[0].programs = runner.stages[0].programs  # compiled once
+    runner = tiny_runner((None, 12), **sizes)
+    other = twin(runner)
     device = FailingCalls(runner)
     pair = Followed(device, other)
     core = make_core(pair.leader, constraints=ToyConstraints(VOCABULARY))

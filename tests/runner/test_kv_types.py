@@ -1,10 +1,8 @@
 """Keys and values kept in few bits: every way to compute a token sees them as they were rounded once."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-import jax
 import numpy as np
 import pytest
 from jaxinfer_kernels import KVLayout, gpu_blocks
@@ -33,14 +31,6 @@ from tests.runner.tiny import (
 from tests.turns import one_of
 
 CODES: list[KVCodes] = ["int8", "bfloat16", "float8_e4m3fn"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def programs_end_with_their_file() -> Iterator[None]:
-    """Each holds mappings of memory, of which a process has 65,530."""
-    yield
-    made.cache_clear()
-    jax.clear_caches()
 
 
 @cache

@@ -14,7 +14,7 @@ from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 MODEL = tiny_model()
-SHAPES = tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=32)
+SHAPES = tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=32, few_sizes=False)
 LAST = ("sample", 1)
 
 

@@ -1,6 +1,7 @@
 """Steps that fail on real programs, which have taken the donated arrays and given nothing back."""
 
 import gc
+import itertools
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine import core as engine_core
+from jaxinfer.engine.device.calls import Reset
 from jaxinfer.engine.device.recording import RecordingRunner, read_recording, replay
+from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.device.wrapping import WrappingRunner
+from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.engine.outputs import Outputs
-from tests.runner.failing_programs import FailingPrograms
+from tests.runner.failing_programs import failing
 from tests.runner.tiny import (
     Judge,
     check_all,
@@ -56,7 +61,7 @@ def tokens_of(outputs: Outputs) -> dict[tuple[str, int], list[int]]:
 
 @cache
 def without_faults() -> dict[tuple[str, int], list[int]]:
-    runner().reset()
+    runner().submit(Reset())
     outputs = drive(make_core(runner()), workload())
     check_all(Judge(runner().stages[0].model), workload(), outputs)
     return tokens_of(outputs)
@@ -64,54 +69,57 @@ def without_faults() -> dict[tuple[str, int], list[int]]:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["admit", pytest.param("mixed", marks=pytest.mark.smoke), "decode", "sample"])
-def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead, compiles, monkeypatch) -> None:
+def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead, compiles) -> None:
     expected, device = without_faults(), runner()
     for at in (1, 2, 4):
         jax.clear_caches()
         compiles.clear()
-        monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(device.stages[0].programs, at, kind))
         core = make_core(device, ahead=ahead)
-        outputs = drive(core, workload())
+        with failing(device, at, kind):
+            outputs = drive(core, workload())
         assert core.stats().core.step_faults == 1
         assert tokens_of(outputs) == expected
         assert compiles == []
-        monkeypatch.undo()
     for request in workload():
         if request.sampling.n == 1:
             check_logprobs(Judge(device.stages[0].model), request, outputs[request.request_id, 0])
 
 
-def test_a_result_that_cannot_be_read_is_a_fault(monkeypatch) -> None:
-    expected, device = without_faults(), runner()
-    collect, calls = device.collect, iter(range(1000))
+class LosingResults(WrappingRunner):
+    """A runner of which some results cannot be read."""
 
-    def failing(handle: Any) -> Any:
-        result = collect(handle)
-        if next(calls) in (0, 5, 20, 30):
+    def __init__(self, runner: Runner):
+        super().__init__(runner)
+        self._numbers = itertools.count()
+
+    def collect(self, index: int) -> StepResult:
+        result = super().collect(index)
+        if next(self._numbers) in (0, 5, 20, 30):
             raise RuntimeError("the result is lost")
         return result
 
-    monkeypatch.setattr(device, "collect", failing)
-    core = make_core(device)
+
+def test_a_result_that_cannot_be_read_is_a_fault() -> None:
+    expected = without_faults()
+    core = make_core(LosingResults(runner()))
     assert tokens_of(drive(core, workload())) == expected
     assert core.stats().core.step_faults == 4
 
 
 @pytest.mark.parametrize("kind", ["admit", "decode", "sample"])
-def test_a_fault_is_replayed_from_its_recording(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_replayed_from_its_recording(kind: str, tmp_path: Path) -> None:
     device = runner()
-    programs = device.stages[0].programs
-    device.reset()
-    monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(programs, 3, kind))
-    drive(make_core(RecordingRunner(device, tmp_path)), workload())
+    device.submit(Reset())
+    with failing(device, 3, kind):
+        drive(make_core(RecordingRunner(device, tmp_path)), workload())
     (file,) = tmp_path.iterdir()
     recording = read_recording(file)
     assert recording.fault.error == "RuntimeError: the program failed"
     for at, fault in ((3, recording.fault), (100, None)):
-        device.reset()
-        monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(programs, at, kind))
-        assert replay(device, recording) == fault
-    device.reset()
+        device.submit(Reset())
+        with failing(device, at, kind):
+            assert replay(device, recording) == fault
+    device.submit(Reset())
 
 
 def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:
@@ -144,9 +152,9 @@ def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:
     before = _live_bytes()
     monkeypatch.setattr(device.stages[0], "_make_slots", make_slots)
     monkeypatch.setattr(device, "reset", reset)
-    monkeypatch.setattr(device.stages[0], "programs", FailingPrograms(device.stages[0].programs, 3, "sample"))
     core = make_core(device)
-    drive(core, workload())
+    with failing(device, 3, "sample"):
+        drive(core, workload())
     assert core.stats().core.step_faults == 1
     assert held
     assert _live_bytes() == before

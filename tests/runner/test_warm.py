@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.engine.device.calls import Call, sampled_by
+from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.device.wrapping import WrappingRunner
 from jaxinfer.engine.step.packed import PackedStep
+from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner import jax_runner
 from jaxinfer.runner.jax_runner import Forwarded, JaxRunner
@@ -63,7 +67,7 @@ def runner() -> JaxRunner:
     assert MAX_LOGIT_BIAS >= VOCABULARY
     model = tiny_model((None, 12))
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "blocks": 30, "admit_slots": 2, "decode_steps": 3}
-    made = JaxRunner(model, tiny_shapes(model, **sizes))
+    made = JaxRunner(model, tiny_shapes(model, **sizes, few_sizes=False))
     made.warm_up()
     return made
 
@@ -176,7 +180,7 @@ def test_overwriting_an_aligned_buffer_corrupts_a_running_step() -> None:
 
 
 class RecordingPrograms:
-    """Programs that are given aligned copies of packed arrays. Keeps originals and copies since the last look."""
+    """Programs that are given aligned copies of packed arrays. Keeps originals and copies until they are taken."""
 
     def __init__(self, programs: Any):
         self._programs = programs
@@ -196,6 +200,33 @@ class RecordingPrograms:
 
         return call
 
+    def taken(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return both since the last call."""
+        taken, self.originals, self.copies = (self.originals, self.copies), [], []
+        return taken
+
+
+class OverwritingRunner(WrappingRunner):
+    """A runner that writes over whatever a step was given, once it has been collected. every: all original arrays."""
+
+    def __init__(self, runner: Runner, recorder: RecordingPrograms):
+        super().__init__(runner)
+        self._recorder, self._given = recorder, dict[int, list[np.ndarray]]()
+        self.every: list[np.ndarray] = []
+
+    def submit(self, call: Call) -> None:
+        super().submit(call)
+        if (index := sampled_by(call)) is not None:
+            originals, copies = self._recorder.taken()
+            self._given[index] = originals + copies
+            self.every += originals
+
+    def collect(self, index: int) -> StepResult:
+        result = super().collect(index)
+        for array in self._given.pop(index):
+            array[:] = 2**31 - 1
+        return result
+
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
@@ -203,44 +234,24 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
     device = runner()
     recorder = RecordingPrograms(device.stages[0].programs)
     monkeypatch.setattr(device.stages[0], "programs", recorder)
-    result = device.result
-    every: list[np.ndarray] = []
-
-    def recording(start: Callable[..., Any]) -> Callable[..., Any]:
-        def started(*given: Any) -> Any:
-            handle = start(*given)
-            mine = recorder.originals + recorder.copies
-            every.extend(recorder.originals)
-            recorder.originals, recorder.copies = [], []
-            return handle, mine
-
-        return started
-
-    def overwriting_result(pair) -> Any:
-        found = result(pair[0])
-        for array in pair[1]:
-            array[:] = 2**31 - 1
-        return found
-
-    monkeypatch.setattr(device, "run", recording(device.run))
-    monkeypatch.setattr(device, "result", overwriting_result)
+    overwriting = OverwritingRunner(device, recorder)
     rng = np.random.default_rng(31)
     requests = [
         GenerateRequest(f"r{i}", random_prompt(rng, 3 + 9 * i), seeded(12, i) if i % 2 else greedy(12))
         for i in range(6)
     ]
-    outputs = drive(make_core(device, ahead=ahead), requests)
-    monkeypatch.undo()
+    outputs = drive(make_core(overwriting, ahead=ahead), requests)
     check_all(Judge(device.stages[0].model), requests, outputs)
-    assert len(every) > 15
-    spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in every)
+    assert len(overwriting.every) > 15
+    spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in overwriting.every)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 @pytest.mark.long
 def test_lazy_compiling_compiles_only_what_runs() -> None:
     model = tiny_model()
-    lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30))
+    shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30, few_sizes=False)
+    lazy = JaxRunner(model, shapes)
     lazy.warm_up(lazy=True)
     assert lazy.status().compiles_after_ready == 0
     assert not lazy.stages[0].programs._compiled
@@ -266,7 +277,7 @@ def test_several_hosts_run_each_forward_pass_equally_often(
     monkeypatch.setattr(jax_runner, "_LONG_RUN", 0.0)
     monkeypatch.setattr(jax, "process_count", lambda: num_hosts)
     model = tiny_model((None,))
-    warming = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16))
+    warming = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, few_sizes=False))
     calls: Counter[tuple[str, int]] = Counter()
     forward = warming.begin
 
@@ -282,7 +293,7 @@ def test_several_hosts_run_each_forward_pass_equally_often(
 def test_with_few_sizes_a_forward_pass_is_timed_over_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Padding costs nothing there. What the row leaves behind changes no draw."""
     model = tiny_model((None,))
-    shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, few_sizes=True)
+    shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16)
     warming, rows = JaxRunner(model, shapes), dict[tuple[str, int], list[int]]()
     forward = warming.begin
 
@@ -301,7 +312,7 @@ def test_with_few_sizes_a_forward_pass_is_timed_over_a_row(monkeypatch: pytest.M
 @pytest.mark.long
 def test_rows_that_are_timed_are_no_load_of_experts() -> None:
     model = load(GOLDENS / "mixtral")
-    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, blocks=60, few_sizes=True))
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16, blocks=60))
     runner.warm_up()
     drive(make_core(runner), [GenerateRequest("a", [3, 4, 5, 6], greedy(3))])
     found, experts = runner.status().expert_load, model.config.layers[0].experts

@@ -1,6 +1,6 @@
 """Small random models, an engine driven over them, and a judge that knows neither blocks nor steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,9 @@ from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
 from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.program_store import ProgramStore
+from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs import Programs
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
 from tests.engine.small import small_core
@@ -76,7 +79,7 @@ def near_model(target: LoadedModel) -> LoadedModel:
 
 
 def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShapes:
-    """Few buckets: budget 64, blocks of 4."""
+    """Few buckets, as on a CPU: budget 64, blocks of 4. `few_sizes=False`: all buckets."""
     sizes: dict[str, Any] = {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
@@ -84,6 +87,7 @@ def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShape
         "max_model_len": 96,
         "block_size": 4,
         "vocab_size": model.config.vocab_size,
+        "few_sizes": True,
         **changes,
     }
     blocks = sizes.pop("blocks", 400)
@@ -195,6 +199,26 @@ def tiny_runner(windows: tuple[int | None, ...] = (None, None), **changes: Any) 
     runner = JaxRunner(model, tiny_shapes(model, **changes))
     runner.warm_up(lazy=True)
     return runner
+
+
+class _ProgramsOf(ProgramStore):
+    """A store that holds the programs of a stage of another runner, but for some."""
+
+    def __init__(self, programs: Programs, but: Collection[Name]):
+        self._programs, self._but, self.writable = programs, but, False
+
+    def load(self, name: Name) -> Any:
+        return None if name in self._but else self._programs[name]
+
+
+def twin(runner: JaxRunner, model: LoadedModel | None = None, *, anew: Collection[Name] = ()) -> JaxRunner:
+    """A runner with arrays of its own and the programs of another, but for those that are traced `anew`. model: one
+    that differs in values only."""
+    parts = (model,) if model is not None else tuple(stage.model for stage in runner.stages)
+    stores = [_ProgramsOf(stage.programs, anew) for stage in runner.stages]
+    made = JaxRunner(StagedModel(parts), runner.shapes, stores=stores)
+    made.warm_up(lazy=True)
+    return made
 
 
 def check_logprobs(judge: Judge, request: GenerateRequest, output: Output) -> None:
