@@ -36,11 +36,11 @@ from jaxinfer.plan.calibration import calibrated_chip
 from jaxinfer.plan.chip import TABLES
 from jaxinfer.plan.estimate import plan_mesh
 from jaxinfer.plan.work import Rows
-from jaxinfer.runner.attention import choose_attention
-from jaxinfer.runner.attention_timing import layer_seconds
-from jaxinfer.runner.platform import default_block_size, device_memory, platform_name
+from jaxinfer.runner.platform.values import default_block_size, device_memory, platform_name
 from jaxinfer.runner.sampler import sample_tokens
 from jaxinfer.runner.state import unpack_params, zero_slots
+from jaxinfer.runner.tuning.attention import choose_attention
+from jaxinfer.runner.tuning.attention_timing import layer_seconds
 
 _MOST_WEIGHTS = 64
 """Most weights of one product, however small they are."""
@@ -200,9 +200,10 @@ def sampling_seconds(rows: int, columns: int) -> float:
     logits, slots = jax.random.normal(jax.random.key(0), (rows, columns)), jnp.arange(rows)
     assert made.state is not None
     assert made.params is not None
-    own, places, nothing = unpack_params(made.params[slots]), jnp.full(rows, 8), jnp.full(rows, -1)
+    counts, own = made.state.counts, unpack_params(made.params[slots])
+    places, nothing = jnp.full(rows, 8), jnp.full(rows, -1)
     draw = jax.jit(sample_tokens)
-    return _seconds(lambda: draw(logits, made.state.counts, slots, own, places, nothing, made.masks))
+    return _seconds(lambda: draw(logits, counts, slots, own, places, nothing, made.masks))
 
 
 def _rest_of_layer(found: dict[str, Any], grid: Grid, dtype: jnp.dtype) -> Callable[[int, int], float]:

@@ -78,7 +78,7 @@ def measured_share(copies: int | None, steps: int) -> dict[str, Any]:
     from jaxinfer.engine.core import EngineCore
     from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
     from jaxinfer.engine.types import GenerateRequest, ModelInfo
-    from jaxinfer.runner.expert_moves import ExpertMoves
+    from jaxinfer.runner.experts.moves import ExpertMoves
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.sampling import SamplingParams
 
@@ -111,7 +111,7 @@ def _share(core: Any, runner: "JaxRunner", steps: int) -> float:
 def measured_times(turns: int) -> list[dict[str, Any]]:
     """Microseconds of a layer's experts by both forms, in turns: quartiles."""
     from jaxinfer.layers.dispatch import DISPATCH_FORMS
-    from jaxinfer.runner.experts import time_experts
+    from jaxinfer.runner.tuning.experts import time_experts
 
     model, found = skewed_model(0), []
     for rows in ROWS:

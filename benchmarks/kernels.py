@@ -38,7 +38,7 @@ from benchmarks.kernel_bench.roofline import draw_roofline
 from benchmarks.kernel_bench.table import HEADING, beside_line, headline, line_lines, row_line
 from benchmarks.kernel_bench.verdict import verdict, verdict_lines
 from benchmarks.report import provenance, write_json
-from jaxinfer.runner.platform import device_memory
+from jaxinfer.runner.platform.values import device_memory
 
 _PACKAGES = ("torch", "jax-cuda13-plugin", "libtpu")
 

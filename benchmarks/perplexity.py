@@ -29,8 +29,8 @@ from benchmarks.report import write_json
 from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.config import Quantization
 from jaxinfer.llm import LLM
+from jaxinfer.runner.fit.memory import block_bytes
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.memory import block_bytes
 from jaxinfer.sampling import SamplingParams
 
 

@@ -67,7 +67,7 @@ def _flags(variable: str) -> str:
 def _options() -> dict[str, str]:
     """Return the default compiler options of the engine's programs on each platform."""
     from jaxinfer.config import RunnerConfig
-    from jaxinfer.runner.xla_options import PLATFORM_OPTIONS, compiler_options, described
+    from jaxinfer.runner.platform.xla_options import PLATFORM_OPTIONS, compiler_options, described
 
     return {platform: described(compiler_options(platform, RunnerConfig())) for platform in PLATFORM_OPTIONS}
 

@@ -17,12 +17,12 @@ from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, Tokenizer
-from jaxinfer.text.answer import THINK, parse_answer
-from jaxinfer.text.bad_words import with_bad_token_ids
-from jaxinfer.text.messages import template_message
+from jaxinfer.text.answer.parser import THINK, parse_answer
 from jaxinfer.text.processor import SHORT_CHARS
 from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
-from jaxinfer.text.tools import check_tools
+from jaxinfer.text.template.messages import template_message
+from jaxinfer.text.template.tools import check_tools
+from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 if TYPE_CHECKING:
     from jaxinfer.build import BuildProgress

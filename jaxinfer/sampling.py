@@ -55,7 +55,7 @@ class SamplingParams:
     allowed_token_ids: the only ids that may be drawn, end-of-sequence and stop ids included; empty: all.
     bad_words: strings whose tokens are not drawn, at most 128.
     bad_token_ids: the same as token ids: the last of each is not drawn if those before it are the newest of the output.
-    The engine reads these alone; whoever has the tokenizer adds those of bad_words (text/bad_words.py).
+    The engine reads these alone; whoever has the tokenizer adds those of bad_words (text/tokenizer/bad_words.py).
     structured_outputs: constraint on the text, as a Constraint or in HTTP's form, `{"json": schema}`, which becomes
     one. A grammar that can only end ends it; `min_tokens` gives way to it.
     stop: strings that end the text. stop_token_ids: ids that end it.

@@ -26,7 +26,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.plan.stand_in import BACKENDS
-from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs.table import Name
 
 _SMALL = 8
 _FEW_LAYERS = 2

@@ -15,8 +15,8 @@ from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, abstract_model
-from jaxinfer.runner.inspection import count_parameters
-from jaxinfer.runner.program_table import Name, ProgramTable
+from jaxinfer.runner.fit.inspection import count_parameters
+from jaxinfer.runner.programs.table import Name, ProgramTable
 
 _ROWS, _TOKENS, _LENGTH, _BLOCK, _BLOCKS = 8, 64, 256, 16, 40
 

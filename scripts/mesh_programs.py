@@ -28,7 +28,7 @@ from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.mesh_file import shipped_meshes
 from jaxinfer.plan.stand_in import BACKENDS
-from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs.table import Name
 
 _EXPECTED = RECORDS / "collectives.yaml"
 _LAYERS = 2

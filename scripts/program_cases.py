@@ -23,16 +23,16 @@ from jaxinfer.parallel.mesh import make_mesh, platform_kind, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.stand_in import attends, stand_in
 from jaxinfer.quantization.array import four_bits
-from jaxinfer.runner.device_weights import placed_plan
-from jaxinfer.runner.draft_model import with_draft
-from jaxinfer.runner.program_table import Name
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.fit.device_weights import placed_plan
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.table import Name
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.speculation import Speculation
 
 DTYPE = jnp.dtype("bfloat16")
 # Tokens are a multiple of 15 and blocks an odd count, so that no activation has the size of a weight or of the blocks.
 _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
-BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
+BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform/values.py has it
 _KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _DECODE_STEPS = 8
 WITH_KV = ("decode", "mixed", "copies", "multi_step", "speculate", "draft", "verify")

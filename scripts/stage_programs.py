@@ -21,11 +21,11 @@ from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import AXES
 from jaxinfer.plan.stand_in import attends, stand_in
-from jaxinfer.runner.forward import Forward
-from jaxinfer.runner.pipeline.spans import layer_spans
-from jaxinfer.runner.pipeline.stage import Stage
-from jaxinfer.runner.program_table import Name, ProgramTable
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.fit.layer_spans import layer_spans
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.table import Name, ProgramTable
+from jaxinfer.runner.step.forward import Forward
+from jaxinfer.runner.step.stage import Stage
 
 
 def stage_cases(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from jaxinfer.runner.compiles import compile_counter
-from jaxinfer.runner.mappings import mappings
+from jaxinfer.runner.platform.compiles import compile_counter
+from jaxinfer.runner.platform.mappings import mappings
 
 _MANY = 20_000
 """Of the 65,530 that Linux allows a process: a test of many programs takes some 10,000, and engines are kept."""

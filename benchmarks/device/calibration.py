@@ -7,7 +7,7 @@ import jax
 from benchmarks.calibrate import TINY, calibrate, grid_of
 from benchmarks.device.context import Context
 from jaxinfer.parallel.topology import TARGETS
-from jaxinfer.runner.platform import platform_name
+from jaxinfer.runner.platform.values import platform_name
 
 
 def measure(context: Context) -> None:

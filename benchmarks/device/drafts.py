@@ -25,11 +25,11 @@ from jaxinfer.model_config.eagle3 import parse_eagle3
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.eagle3 import random_eagle3
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import speculate
-from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.drafting import speculate
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.platform import default_block_size, use_compile_cache
-from jaxinfer.runner.xla_options import reserve_memory
+from jaxinfer.runner.platform.values import default_block_size, use_compile_cache
+from jaxinfer.runner.platform.xla_options import reserve_memory
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 

@@ -21,7 +21,7 @@ def measure(context: Context) -> None:
         return
     import jax
 
-    from jaxinfer.runner.platform import device_memory
+    from jaxinfer.runner.platform.values import device_memory
 
     runtime = jax.devices()[0].client.platform_version  # of a TPU: the build of libtpu
     context.save(backend=jax.default_backend(), memory=device_memory(), runtime=runtime, driver=_driver())

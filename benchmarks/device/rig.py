@@ -16,9 +16,9 @@ from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.step.slot_init import SlotInit
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs.table import Name
+from jaxinfer.runner.tuning.attention import choose_attention
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
 

@@ -12,8 +12,8 @@ from benchmarks.device.counts import Work, step_work
 from benchmarks.device.rig import Rig, rig_runner, rig_shapes
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
-from jaxinfer.runner.platform import default_block_size, use_compile_cache
-from jaxinfer.runner.xla_options import reserve_memory
+from jaxinfer.runner.platform.values import default_block_size, use_compile_cache
+from jaxinfer.runner.platform.xla_options import reserve_memory
 
 
 def measure(context: Context) -> None:

@@ -23,7 +23,7 @@ from benchmarks.kernel_bench.peers import Peers
 from benchmarks.kernel_bench.timing import Ceilings, figures, time_in_turns, with_shares
 from benchmarks.kernel_bench.torch_peer import torch_peers
 from benchmarks.kernel_bench.transformers_peer import transformers_peers
-from jaxinfer.runner.platform import default_block_size
+from jaxinfer.runner.platform.values import default_block_size
 
 
 class Bench(NamedTuple):

@@ -20,7 +20,7 @@ from jaxinfer.engine.device.runner import Runner
 from jaxinfer.errors import ParameterError
 from jaxinfer.hosts.team import ALONE, Team
 from jaxinfer.parallel.asked_mesh import served_mesh
-from jaxinfer.runner import xla_options
+from jaxinfer.runner.platform import xla_options
 
 if TYPE_CHECKING:
     from jaxinfer.build.compiled import Compiled

@@ -8,10 +8,10 @@ from jaxinfer.build.loaded import Loaded
 from jaxinfer.build.placed import Placed
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.attention import choose_attention
-from jaxinfer.runner.experts import choose_dispatch, choose_experts
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.products import choose_products
+from jaxinfer.runner.step.stage import StagedModel
+from jaxinfer.runner.tuning.attention import choose_attention
+from jaxinfer.runner.tuning.experts import choose_dispatch, choose_experts
+from jaxinfer.runner.tuning.products import choose_products
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.engine.stats.step_cost import StepCosts
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.runner.fit.fitting import costs_of_stages
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.pipeline.fitting import costs_of_stages
-from jaxinfer.runner.program_store import open_store
+from jaxinfer.runner.programs.store import open_store
 
 
 @dataclass(frozen=True)

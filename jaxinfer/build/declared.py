@@ -11,7 +11,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import declared_architecture, parse_config
 from jaxinfer.models.declared import read_declared
 from jaxinfer.quantization.kv import KV_CODES
-from jaxinfer.runner.sizes import context_of
+from jaxinfer.runner.fit.sizes import context_of
 
 
 @dataclass(frozen=True)

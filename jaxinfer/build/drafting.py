@@ -17,10 +17,10 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config, parse_eagle3
 from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
 from jaxinfer.models.loaded import LoadedModel, load_model
-from jaxinfer.runner.draft_model import check_draft, declared_draft, draft_shapes, with_draft
-from jaxinfer.runner.pipeline.stage import StagedModel, stage_meshes
+from jaxinfer.runner.step.draft_model import check_draft, declared_draft, draft_shapes, with_draft
+from jaxinfer.runner.step.stage import StagedModel, stage_meshes
 from jaxinfer.speculation import Speculation
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.hosts.team import ALONE, Team
-from jaxinfer.runner.memory import with_blocks
-from jaxinfer.runner.pipeline.fitting import fitting_blocks
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.sizes import fit_context
-from jaxinfer.runner.xla_options import Options
+from jaxinfer.runner.fit.fitting import fitting_blocks
+from jaxinfer.runner.fit.memory import with_blocks
+from jaxinfer.runner.fit.sizes import fit_context
+from jaxinfer.runner.platform.xla_options import Options
+from jaxinfer.runner.step.stage import StagedModel
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
+from jaxinfer.text.tokenizer.tokenizer import MAX_PROMPT_CHARS
 
 DEMO_FOLDER = Path(__file__).parents[1] / "demo"
 

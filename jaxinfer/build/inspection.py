@@ -16,8 +16,8 @@ from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.plan import plan_model
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.quantization.made import MADE
-from jaxinfer.runner.cpu_memory import cpu_blocks, machine_memory
-from jaxinfer.runner.inspection import (
+from jaxinfer.runner.fit.cpu_memory import cpu_blocks, machine_memory
+from jaxinfer.runner.fit.inspection import (
     GroupBytes,
     active_parameters,
     group_bytes,
@@ -25,10 +25,10 @@ from jaxinfer.runner.inspection import (
     parameters,
     weight_bytes,
 )
-from jaxinfer.runner.memory import fit_blocks, sequence_blocks
-from jaxinfer.runner.pipeline.stage import by_group
-from jaxinfer.runner.platform import platform_name, usable_memory
-from jaxinfer.runner.sizes import Device
+from jaxinfer.runner.fit.memory import fit_blocks, sequence_blocks
+from jaxinfer.runner.fit.sizes import Device
+from jaxinfer.runner.platform.values import platform_name, usable_memory
+from jaxinfer.runner.step.stage import by_group
 
 _PLAIN = ("float32", "bfloat16")
 _MOST_BLOCKS = 2**31

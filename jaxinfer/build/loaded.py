@@ -6,8 +6,8 @@ from jaxinfer.build.asked import Asked
 from jaxinfer.build.placed import Placed
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel, load_stages
-from jaxinfer.runner.kv_measure import needs_measuring, with_scales_of_stages
-from jaxinfer.runner.pipeline.stage import stage_meshes
+from jaxinfer.runner.fit.kv_measure import needs_measuring, with_scales_of_stages
+from jaxinfer.runner.step.stage import stage_meshes
 
 
 @dataclass(frozen=True)

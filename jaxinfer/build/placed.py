@@ -19,21 +19,21 @@ from jaxinfer.parallel.auto_mesh import choose_mesh
 from jaxinfer.parallel.distributed import join_processes
 from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.runner.compile_cache import CompileCache
-from jaxinfer.runner.device import check_device, limit_device
-from jaxinfer.runner.inspection import taken_of_device
-from jaxinfer.runner.kernel_backends import candidates, check_asked
-from jaxinfer.runner.kv_measure import MEASURED_TEXT
-from jaxinfer.runner.platform import (
+from jaxinfer.runner.fit.inspection import taken_of_device
+from jaxinfer.runner.fit.kv_measure import MEASURED_TEXT
+from jaxinfer.runner.fit.sizes import this_device
+from jaxinfer.runner.platform.compile_cache import CompileCache
+from jaxinfer.runner.platform.device import check_device, limit_device
+from jaxinfer.runner.platform.values import (
     platform_name,
     program_options,
     resolve_dtype,
     usable_memory,
     use_compile_cache,
 )
-from jaxinfer.runner.sizes import this_device
-from jaxinfer.runner.xla_options import Options
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.runner.platform.xla_options import Options
+from jaxinfer.runner.tuning.kernel_backends import candidates, check_asked
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

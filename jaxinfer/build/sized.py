@@ -13,10 +13,10 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.plan import plan_model
 from jaxinfer.parallel.layer_split import Spans
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.layer_layout import layer_layout
-from jaxinfer.runner.pipeline.spans import layer_spans
-from jaxinfer.runner.pipeline.stage import Stage, stages_of
-from jaxinfer.runner.sizes import Device, plan_shapes
+from jaxinfer.runner.fit.layer_spans import layer_spans
+from jaxinfer.runner.fit.sizes import Device, plan_shapes
+from jaxinfer.runner.step.stage import Stage, stages_of
+from jaxinfer.runner.tuning.layer_layout import layer_layout
 
 LayersInLoop = Literal["auto", "on", "off"]
 """Setting of `--scan-layers`."""

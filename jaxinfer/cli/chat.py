@@ -19,8 +19,8 @@ from jaxinfer.console.progress import build_progress
 from jaxinfer.console.terminal import Output
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
-from jaxinfer.text.answer_forms import UnparsedForm
-from jaxinfer.text.answer_parts import AnswerPart
+from jaxinfer.text.answer.forms import UnparsedForm
+from jaxinfer.text.answer.parts import AnswerPart
 from jaxinfer.text.defaults import GenerationDefaults
 
 

@@ -12,10 +12,10 @@ from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK
-from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, WholeCalls
-from jaxinfer.text.messages import template_message
-from jaxinfer.text.tools import check_tools
+from jaxinfer.text.answer.parser import THINK
+from jaxinfer.text.answer.parts import AnswerPart, Parser, ToolCallPart, WholeCalls
+from jaxinfer.text.template.messages import template_message
+from jaxinfer.text.template.tools import check_tools
 
 Thinking = Literal["auto", "on", "off"]
 

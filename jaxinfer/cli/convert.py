@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     from jaxinfer.build.declared import declare
     from jaxinfer.convert.conversion import Conversion, convert
     from jaxinfer.parallel.mesh import add_cpu_devices
-    from jaxinfer.runner.platform import resolve_dtype
+    from jaxinfer.runner.platform.values import resolve_dtype
 
     add_cpu_devices(mesh.size)
     declared = declare(config)

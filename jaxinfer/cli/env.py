@@ -102,7 +102,7 @@ def _backends() -> dict[str, str]:
     from jaxinfer_kernels.cpu.loading import library
 
     from jaxinfer.parallel.mesh import make_mesh
-    from jaxinfer.runner.kernel_backends import BACKENDS, interpreted, obstacle
+    from jaxinfer.runner.tuning.kernel_backends import BACKENDS, interpreted, obstacle
 
     mesh = make_mesh()
     runs = {name: "in an interpreter, for tests" if interpreted(name, mesh) else "usable" for name in BACKENDS}
@@ -112,7 +112,7 @@ def _backends() -> dict[str, str]:
 
 def _compile_cache() -> dict[str, Any]:
     try:
-        from jaxinfer.runner.compile_cache import default_cache
+        from jaxinfer.runner.platform.compile_cache import default_cache
 
         folder = default_cache()
     except Exception as error:  # without jax there is no cache either

@@ -16,7 +16,7 @@ from jaxinfer.parallel.rules import AXES
 from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
-    from jaxinfer.runner.sizes import Device
+    from jaxinfer.runner.fit.sizes import Device
 
 Platform = Literal["auto", "cpu", "gpu", "tpu"]
 
@@ -94,7 +94,7 @@ def _flags(
 def _report(asked: _Asked) -> dict[str, Any]:
     from jaxinfer.build.declared import declare_alone
     from jaxinfer.build.inspection import inspect_model
-    from jaxinfer.runner.platform import default_block_size, resolve_dtype
+    from jaxinfer.runner.platform.values import default_block_size, resolve_dtype
 
     config, declared = asked.config, declare_alone(asked.config)
     mesh, device = asked_mesh(config.parallel), _device(asked)
@@ -124,7 +124,7 @@ def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
 
 def _device(asked: _Asked) -> "Device":
     from jaxinfer.build.inspection import this_device
-    from jaxinfer.runner.sizes import Device
+    from jaxinfer.runner.fit.sizes import Device
 
     for name in ("device_memory", "gpu_memory_utilization", "max_model_len"):
         value = getattr(asked, name)

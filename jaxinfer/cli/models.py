@@ -9,7 +9,7 @@ from jaxinfer.cli.flags import parse_flags
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import ARCHITECTURES, find_architecture, known_architectures
 from jaxinfer.model_config.text_part import TEXT_PARTS
-from jaxinfer.text.answer_forms import unparsed
+from jaxinfer.text.answer.forms import unparsed
 
 FORMATS = ("safetensors in float32, float16 and bfloat16",)
 

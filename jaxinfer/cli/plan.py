@@ -253,7 +253,7 @@ def _emit(file: Path, best: "MeshPlan") -> None:
 
 
 def _slots(batch: int) -> int | Literal["auto"]:
-    from jaxinfer.runner.sizes import MOST_SLOTS
+    from jaxinfer.runner.fit.sizes import MOST_SLOTS
 
     return "auto" if batch <= MOST_SLOTS else batch
 
@@ -365,7 +365,7 @@ def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
     """Return the assumptions on drafting; None if nothing drafts."""
     from jaxinfer.build.drafting import drafts_alone
     from jaxinfer.plan.drafting import Assumed
-    from jaxinfer.runner.sizes import context_of
+    from jaxinfer.runner.fit.sizes import context_of
     from jaxinfer.speculation import read_speculation
 
     drafting = read_speculation(asked.config.scheduler.speculative_config)
@@ -377,7 +377,7 @@ def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":
     from jaxinfer.plan.service import Workload
-    from jaxinfer.runner.sizes import context_of
+    from jaxinfer.runner.fit.sizes import context_of
 
     try:
         context = context_of(asked.config, decoder)

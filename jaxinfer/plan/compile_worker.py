@@ -25,7 +25,7 @@ from jaxinfer_kernels.check.targets import Target, read_target
 from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.plan.compiled import MARK, Collective, Compiled, ProgramName, Request, label
 from jaxinfer.plan.stand_in import first_backend, stand_in
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.programs.compiled import Programs
 
 _LONGEST_ERROR = 500
 _PR_SET_PDEATHSIG = 1

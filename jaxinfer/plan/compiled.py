@@ -9,7 +9,7 @@ from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 
 ProgramName = tuple[str, int]
-"""Name of a program, as `jaxinfer.runner.program_table.Name`."""
+"""Name of a program, as `jaxinfer.runner.programs.table.Name`."""
 
 MARK = "compiled: "
 """Beginning of those lines of the compiling process that are meant for the process that started it."""

@@ -22,10 +22,10 @@ from jaxinfer_kernels.check.targets import Target, TargetError, read_target
 
 from jaxinfer.plan.chip import Chip
 from jaxinfer.plan.compiled import MARK, Compiled, ProgramName, Request, label
-from jaxinfer.runner.autotune_cache import write_note
-from jaxinfer.runner.compile_cache import user_folder
-from jaxinfer.runner.program_key import compiler_versions, source_digest
-from jaxinfer.runner.xla_options import ENVIRONMENT
+from jaxinfer.runner.platform.autotune_cache import write_note
+from jaxinfer.runner.platform.compile_cache import user_folder
+from jaxinfer.runner.platform.xla_options import ENVIRONMENT
+from jaxinfer.runner.programs.key import compiler_versions, source_digest
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "targets", _PACKAGE.parent / "configs" / "targets")

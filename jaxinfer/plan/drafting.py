@@ -8,9 +8,9 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config
 from jaxinfer.plan.work import DeviceModel, Rows, device_head, device_model
 from jaxinfer.quantization.array import held_bytes
-from jaxinfer.runner.draft_model import followed_group
-from jaxinfer.runner.drafter import READ_AGAIN
-from jaxinfer.runner.features import feature_shapes
+from jaxinfer.runner.drafting.drafter import READ_AGAIN
+from jaxinfer.runner.step.draft_model import followed_group
+from jaxinfer.runner.step.features import feature_shapes
 from jaxinfer.speculation import Speculation
 
 

@@ -21,8 +21,8 @@ from jaxinfer.plan.pipeline import StagedStep, flow_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, placed_model, step_of
-from jaxinfer.runner.cpu_memory import cpu_blocks
-from jaxinfer.runner.memory import (
+from jaxinfer.runner.fit.cpu_memory import cpu_blocks
+from jaxinfer.runner.fit.memory import (
     fit_blocks,
     handed_bytes,
     sequence_blocks,
@@ -30,9 +30,9 @@ from jaxinfer.runner.memory import (
     useful_blocks,
     with_blocks,
 )
-from jaxinfer.runner.pipeline.stage import Stage, by_group
-from jaxinfer.runner.platform import resolve_dtype, usable_of
-from jaxinfer.runner.sizes import Device, fit_context
+from jaxinfer.runner.fit.sizes import Device, fit_context
+from jaxinfer.runner.platform.values import resolve_dtype, usable_of
+from jaxinfer.runner.step.stage import Stage, by_group
 
 _NOT_PLANNED = ("layers", "head_dim", "embed", "q_per_kv")
 """Logical axes whose exchanges are not reckoned here; no engine splits the first two."""

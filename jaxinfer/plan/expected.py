@@ -14,8 +14,8 @@ from jaxinfer.plan.compiled import Compiled, ProgramName
 from jaxinfer.plan.estimate import MeshPlan
 from jaxinfer.plan.work import Rows
 from jaxinfer.quantization.array import held_bytes
-from jaxinfer.runner.device_weights import device_bytes, placed_plan
-from jaxinfer.runner.expert_load import load_shape_of
+from jaxinfer.runner.experts.load import load_shape_of
+from jaxinfer.runner.fit.device_weights import device_bytes, placed_plan
 from jaxinfer.runner.state import zero_slots
 
 _SCORED = 4
@@ -59,7 +59,7 @@ def differences(plan: MeshPlan, name: ProgramName, compiled: Compiled) -> Iterat
 
 
 def _taken(plan: MeshPlan, kind: str, size: int) -> tuple[int, int]:
-    """Return the bytes of a program's arguments (`runner/program_table.py`), and of those that are donated, whose
+    """Return the bytes of a program's arguments (`runner/programs/table.py`), and of those that are donated, whose
     memory results take over."""
     shapes, model, platform = replace(plan.shapes, shards=1), plan.model, plan.chip.platform
     structure = placed_plan(model.config, model.dtype, platform, plan.mesh)

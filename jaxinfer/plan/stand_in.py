@@ -14,8 +14,8 @@ from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.models.loaded import GroupBackend, LoadedModel, abstract_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.device_weights import placed_plan
-from jaxinfer.runner.products import with_products
+from jaxinfer.runner.fit.device_weights import placed_plan
+from jaxinfer.runner.tuning.products import with_products
 
 BACKENDS = {"tpu": ("mosaic_tpu",), "gpu": ("mosaic_gpu", "xla")}
 """Kernel backends for a platform, the one that is expected to be fastest first."""

@@ -8,7 +8,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.speculate import SAMPLED_AT_ONCE
+from jaxinfer.runner.drafting.speculate import SAMPLED_AT_ONCE
 
 _LOGITS, _FEW_LOGITS = 6.0, 3.5
 """Float32 logits of all scored rows that `sample` holds at once; the second of TPUs that share the vocabulary."""

@@ -21,8 +21,8 @@ from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.exchange import Exchange
 from jaxinfer.quantization.array import four_bits, part_form, stored_bytes
-from jaxinfer.runner.device_weights import device_bytes, placed_plan
-from jaxinfer.runner.inspection import kv_token_bytes
+from jaxinfer.runner.fit.device_weights import device_bytes, placed_plan
+from jaxinfer.runner.fit.inspection import kv_token_bytes
 
 _PRODUCTS = {"int8": "int8", "e4m3": "float8"}
 """Types that products are computed in, by what a scheme rounds activations to; of others, that of activations."""

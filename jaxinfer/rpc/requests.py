@@ -23,8 +23,8 @@ from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.completions import completion_requests
 from jaxinfer.serving.requests.params import check_length, engine_request, generate_params, most_tokens
-from jaxinfer.text.bad_words import with_bad_token_ids
 from jaxinfer.text.defaults import GenerationDefaults
+from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
 _OPTIONAL = (

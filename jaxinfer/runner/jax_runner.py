@@ -15,18 +15,18 @@ from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.compiles import compile_counter
-from jaxinfer.runner.expert_load import StepLoad
-from jaxinfer.runner.forward import Forward
-from jaxinfer.runner.pipeline.begun_rows import Passed
-from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.pipeline.stage_device import StageDevice
-from jaxinfer.runner.program_store import ProgramStore
-from jaxinfer.runner.programs import CompileProgress, MakingSeconds
+from jaxinfer.runner.drafting.speculate import Drafted
+from jaxinfer.runner.experts.load import StepLoad
+from jaxinfer.runner.platform.compiles import compile_counter
+from jaxinfer.runner.platform.xla_options import Options
+from jaxinfer.runner.programs.compiled import CompileProgress, MakingSeconds
+from jaxinfer.runner.programs.store import ProgramStore
 from jaxinfer.runner.results import SampledStep, is_here, memory_of
-from jaxinfer.runner.speculate import Drafted
-from jaxinfer.runner.xla_options import Options
+from jaxinfer.runner.stages.newest_tokens import NewestTokens
+from jaxinfer.runner.stages.stage_device import StageDevice
+from jaxinfer.runner.step.begun_rows import Passed
+from jaxinfer.runner.step.forward import Forward
+from jaxinfer.runner.step.stage import StagedModel
 
 _LONG_RUN = 0.2
 """Seconds."""

@@ -24,9 +24,9 @@ from jaxinfer.serving.generation import Generation, Step
 from jaxinfer.serving.requests.conversation import echoed_text
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import AnswerFormat, ReasoningTokens, is_thinking
-from jaxinfer.text.answer_parts import AnswerPart, Parser
-from jaxinfer.text.harmony import AnalysisTokens
+from jaxinfer.text.answer.harmony import AnalysisTokens
+from jaxinfer.text.answer.parser import AnswerFormat, ReasoningTokens, is_thinking
+from jaxinfer.text.answer.parts import AnswerPart, Parser
 
 
 class ChatReply(Reply):

@@ -21,7 +21,7 @@ from jaxinfer.serving.requests.endpoint import Choice, Endpoint
 from jaxinfer.serving.requests.endpoints import INVOCATIONS
 from jaxinfer.serving.requests.fim import FIM, FimBody, common_fields
 from jaxinfer.serving.requests.tokens import DETOKENIZE, TOKENIZE
-from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.answer.parser import AnswerFormat
 
 
 async def completions(request: web.Request) -> web.StreamResponse:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.server.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from jaxinfer.text import Tokenizer
-from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.tokenizer.detokenizer import Detokenizer
 
 FLOOR = -9999.0
 """OpenAI's figure for a token that cannot come: JSON has no infinity."""

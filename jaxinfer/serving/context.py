@@ -21,8 +21,8 @@ from jaxinfer.serving.tenant import key_salt, tenant_of
 from jaxinfer.serving.tracing import RequestSpan, Tracing
 from jaxinfer.serving.workers.pool import Workers
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, ReasoningTokens
-from jaxinfer.text.harmony import CHANNEL, MESSAGE, AnalysisTokens
+from jaxinfer.text.answer.harmony import CHANNEL, MESSAGE, AnalysisTokens
+from jaxinfer.text.answer.parser import THINK, THOUGHT, AnswerFormat, ReasoningTokens
 
 
 class Caller(NamedTuple):

@@ -2,6 +2,6 @@
 
 from jaxinfer.text.output import ChoiceDelta, OutputAssembler, join_deltas
 from jaxinfer.text.processor import TextProcessor
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["ChoiceDelta", "OutputAssembler", "TextProcessor", "Tokenizer", "join_deltas"]

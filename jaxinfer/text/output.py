@@ -7,9 +7,9 @@ import numpy as np
 
 from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.stop_strings import StopStrings
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.detokenizer import Detokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 
 class ChoiceDelta(NamedTuple):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.conversation_ids import SHORT_CHARS, ConversationEncoder
 from jaxinfer.text.defaults import GenerationDefaults
 from jaxinfer.text.fim import FillInTheMiddle
-from jaxinfer.text.template_process import TemplateLimits
-from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS, Tokenizer
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.conversation_ids import SHORT_CHARS, ConversationEncoder
+from jaxinfer.text.template.template_process import TemplateLimits
+from jaxinfer.text.tokenizer.tokenizer import MAX_PROMPT_CHARS, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxinfer.engine.types import GenerateRequest, TokenDelta, TokenLogprobs
-from jaxinfer.text.answer import ParsedAnswer
+from jaxinfer.text.answer.parser import ParsedAnswer
 from jaxinfer.text.output import ChoiceDelta, OutputAssembler
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from benchmarks.device_suite import Suite, _in_form, _unusable, reason_to_skip
 from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import load_model
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "device_suite.py"
 

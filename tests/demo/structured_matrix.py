@@ -16,7 +16,7 @@ from jaxinfer import LLM, SamplingParams
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.text.answer import THINK, THOUGHT
+from jaxinfer.text.answer.parser import THINK, THOUGHT
 from jaxinfer.text.request_output import CompletionOutput, OutputCollector, RequestOutput
 from tests.runner.pairwise import pairwise
 

@@ -13,7 +13,7 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.text.answer import THOUGHT
+from jaxinfer.text.answer.parser import THOUGHT
 from tests.demo.structured_matrix import check_rows, outputs_of
 
 DRAFTERS: dict[str, dict[str, Any]] = {

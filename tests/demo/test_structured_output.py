@@ -18,7 +18,7 @@ from jaxinfer import LLM, SamplingParams
 from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 from tests.runner.devices import run_on_devices
 
 PERSON = {

@@ -11,8 +11,8 @@ from demo_data.tools import calls_in
 from demo_training.template import CHAT_TEMPLATE, IM_END, pieces
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.template_process import TemplateLimits
 
 USER = {"role": "user", "content": "What is 3 plus 4?"}
 WEATHER = {"name": "get_weather", "description": "Get the weather", "parameters": {

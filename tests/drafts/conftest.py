@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from jaxinfer.runner.mappings import mappings
+from jaxinfer.runner.platform.mappings import mappings
 from tests.drafts.drafting import runner
 
 _MANY = 40_000

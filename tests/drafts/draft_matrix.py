@@ -26,7 +26,7 @@ from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
 from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Output, Outputs

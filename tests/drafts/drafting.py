@@ -12,8 +12,8 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs

@@ -4,8 +4,8 @@ from typing import Any
 
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import WITH_ONE_TOKEN
 from tests.models.eagle3_folder import tiny_head

@@ -10,11 +10,12 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import drafter, memory
-from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.draft_model import declared_draft, draft_shapes, followed_group, with_draft
+from jaxinfer.runner.drafting import drafter
+from jaxinfer.runner.fit import memory
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_key import program_key
+from jaxinfer.runner.platform.autotune_cache import shapes_digest
+from jaxinfer.runner.programs.key import program_key
+from jaxinfer.runner.step.draft_model import declared_draft, draft_shapes, followed_group, with_draft
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import REQUESTS, draft_in_turns, fail_drafting_steps
 from tests.models.goldens import GOLDENS

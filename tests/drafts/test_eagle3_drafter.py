@@ -14,11 +14,11 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.models.eagle3 import Eagle3Model
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner import memory
-from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.fit import memory
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_key import program_key
+from jaxinfer.runner.platform.autotune_cache import shapes_digest
+from jaxinfer.runner.programs.key import program_key
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import PROMPT, draft_in_turns, drawn, fail_drafting_steps
 from tests.drafts.drafting import WITH_ONE_TOKEN as REQUESTS

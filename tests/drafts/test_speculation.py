@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 
 from jaxinfer.engine.types import FinishReason, GenerateRequest
-from jaxinfer.runner import speculate
+from jaxinfer.runner.drafting import speculate
 from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method

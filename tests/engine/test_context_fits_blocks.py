@@ -7,7 +7,7 @@ import pytest
 from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
+from jaxinfer.runner.fit.sizes import Device, fit_context, plan_shapes
 from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
 

@@ -10,7 +10,7 @@ from jaxinfer.build.fitted import fitted_shapes
 from jaxinfer.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.runner.sizes import Device, plan_shapes
+from jaxinfer.runner.fit.sizes import Device, plan_shapes
 from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
 

@@ -12,8 +12,8 @@ from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.grammar.matcher import GrammarMatcher
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
 from jaxinfer.serving.requests.tool_choice import calls_constraint
-from jaxinfer.text.answer import AnswerFormat, AnswerParser, ParsedAnswer, parse_answer
-from jaxinfer.text.answer_parts import AnswerPart, WholeCalls
+from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser, ParsedAnswer, parse_answer
+from jaxinfer.text.answer.parts import AnswerPart, WholeCalls
 from tests.grammar.walks import END, SIZE, TOKENIZER, compiled, legal
 
 FORM = AnswerFormat(reasoning=False, tools=True)

@@ -18,7 +18,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.errors import RequestError
-from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.answer.parser import AnswerFormat
 from tests.grammar.calls import CALL, CALLED, Writer, accepted, check_calls, constraint_of, spelled, taken_apart
 from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal
 from tests.material import material

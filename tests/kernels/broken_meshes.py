@@ -7,9 +7,9 @@ from typing import Any
 import check_programs
 import jax
 
-from jaxinfer.runner import sample
-from jaxinfer.runner.forward import Forward, ForwardPrograms
-from jaxinfer.runner.program_table import Name, Program, ProgramTable
+from jaxinfer.runner.programs.table import Name, Program, ProgramTable
+from jaxinfer.runner.step import sample
+from jaxinfer.runner.step.forward import Forward, ForwardPrograms
 
 _draw, _program, _finish = sample.sample_tokens, ProgramTable.__getitem__, ForwardPrograms._finish
 

@@ -16,7 +16,7 @@ from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
-from jaxinfer.runner import experts as chosen
+from jaxinfer.runner.tuning import experts as chosen
 from tests.model_config.uniform import uniform_decoder
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
 from tests.runner.tiny import tiny_shapes

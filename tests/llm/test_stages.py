@@ -8,8 +8,8 @@ from jaxinfer.build.declared import declare, declare_alone
 from jaxinfer.build.sized import size
 from jaxinfer.config import CacheConfig, EngineConfig, ModelConfig, RunnerConfig, SchedulerConfig
 from jaxinfer.parallel.mesh_config import ONE_DEVICE
-from jaxinfer.runner.memory import with_blocks
-from jaxinfer.runner.sizes import this_device
+from jaxinfer.runner.fit.memory import with_blocks
+from jaxinfer.runner.fit.sizes import this_device
 from tests.models.goldens import GOLDENS
 
 

@@ -9,7 +9,7 @@ from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.runner.products import with_products
+from jaxinfer.runner.tuning.products import with_products
 from tests.model_config.uniform import uniform_decoder
 
 from .dense import CONFIG

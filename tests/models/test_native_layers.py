@@ -15,10 +15,10 @@ from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner.draft_model import with_draft
-from jaxinfer.runner.experts import choose_experts
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.products import choose_products
+from jaxinfer.runner.step.draft_model import with_draft
+from jaxinfer.runner.tuning.experts import choose_experts
+from jaxinfer.runner.tuning.products import choose_products
 from jaxinfer.speculation import Speculation
 from tests.native import needs_native
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes

@@ -5,7 +5,7 @@ import pytest
 
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.runner.kernel_backends import kernel_interpreter
+from jaxinfer.runner.tuning.kernel_backends import kernel_interpreter
 from tests.runner.devices import run_on_devices
 
 from .dense import TOKENS, dense_logits

@@ -23,9 +23,9 @@ from jaxinfer.plan.chip import Table, read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.work import Rows
 from jaxinfer.quantization.kv import KV_CODES
-from jaxinfer.runner.pipeline import fitting
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.sizes import plan_shapes, this_device
+from jaxinfer.runner.fit import fitting
+from jaxinfer.runner.fit.sizes import plan_shapes, this_device
+from jaxinfer.runner.step.stage import StagedModel
 from tests.runner.devices import run_on_devices
 from tests.runner.mesh_matrix import MODELS
 

@@ -22,7 +22,7 @@ from jaxinfer.plan.compiling import Bounds, target_folder, target_of
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.expected import differences, expected
 from jaxinfer.plan.stand_in import first_backend, stand_in
-from jaxinfer.runner.memory import device_blocks
+from jaxinfer.runner.fit.memory import device_blocks
 from tests.runner.mesh_matrix import MODELS, SMALL
 from tests.turns import one_of
 

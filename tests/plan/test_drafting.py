@@ -20,8 +20,8 @@ from jaxinfer.plan.estimate import MeshPlan, StepTime, Term, plan_mesh
 from jaxinfer.plan.service import Workload, service
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import Rows
-from jaxinfer.runner import memory
-from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.fit import memory
+from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.speculation import Speculation
 from tests.models import eagle3_folder
 from tests.plan.simulated_stages import of_one, serve

@@ -16,7 +16,7 @@ from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.service import Workload, service
 from jaxinfer.plan.work import Rows
-from jaxinfer.runner import memory
+from jaxinfer.runner.fit import memory
 from tests.runner import mesh_matrix
 
 ASKED = EngineConfig(load=ModelConfig(max_model_len=96), scheduler=SchedulerConfig(max_num_seqs=64))

@@ -16,9 +16,8 @@ from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.pipeline import StagedStep, flow_seconds, steady_round
 from jaxinfer.plan.service import Workload, decode_round, service
 from jaxinfer.plan.work import Rows, device_model, step_of
-from jaxinfer.runner import memory
-from jaxinfer.runner.pipeline import fitting
-from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.fit import fitting, memory
+from jaxinfer.runner.step.stage import StagedModel
 from tests.plan.simulated_stages import serve
 from tests.runner.mesh_matrix import MODELS
 

@@ -12,7 +12,7 @@ from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.plan.exchange import Exchange
 from jaxinfer.plan.work import Part, Rows, device_model, step_of
-from jaxinfer.runner.costs import step_costs
+from jaxinfer.runner.fit.costs import step_costs
 from tests.engine.small import small_shapes
 from tests.runner import mesh_matrix
 from tests.runner.devices import run_on_devices
@@ -116,7 +116,7 @@ def compare_with_arrays() -> None:
     import jax.numpy as jnp
 
     from jaxinfer.parallel.mesh import make_mesh
-    from jaxinfer.runner.memory import block_bytes
+    from jaxinfer.runner.fit.memory import block_bytes
 
     for name, fields in MODELS.items():
         for mesh_name, mesh in MESHES.items():

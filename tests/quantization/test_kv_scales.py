@@ -14,7 +14,7 @@ from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.quantization.kv import ScaledKVCodes
-from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
+from jaxinfer.runner.fit.kv_measure import needs_measuring, with_measured_scales
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
 from tests.quantization.checkpoints import write
 

@@ -17,9 +17,9 @@ from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.array import FourBits, QuantizedArray, four_bits, part_form
 from jaxinfer.quantization.product import quantized_grouped_product, quantized_product
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme
-from jaxinfer.runner.costs import step_costs
-from jaxinfer.runner.device_weights import device_bytes
-from jaxinfer.runner.memory import weight_bytes
+from jaxinfer.runner.fit.costs import step_costs
+from jaxinfer.runner.fit.device_weights import device_bytes
+from jaxinfer.runner.fit.memory import weight_bytes
 from tests.convert.conversions import assert_equal_leaves, converted, loaded
 from tests.models.dense import dense_logits
 from tests.models.goldens import GOLDENS

@@ -18,7 +18,7 @@ from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.text import Tokenizer
-from jaxinfer.text.template_files import load_chat_templates
+from jaxinfer.text.template.files import load_chat_templates
 from tests.engine.reading import until
 from tests.llm import simulated
 from tests.rpc.http2 import HEADERS, call_frames

@@ -6,7 +6,7 @@ import sys
 
 from jaxinfer.build import build_engine
 from jaxinfer.config import CacheConfig, EngineConfig
-from jaxinfer.runner import xla_options
+from jaxinfer.runner.platform import xla_options
 
 
 def prepare(*names: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from jaxinfer.runner.mappings import mappings
+from jaxinfer.runner.platform.mappings import mappings
 from tests.few_programs import few_programs as few_programs
 
 _MANY = 20_000

@@ -12,7 +12,7 @@ from jaxinfer.build import build_engine
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.llm import engine_config
-from jaxinfer.runner.pipeline import fitting
+from jaxinfer.runner.fit import fitting
 from tests.runner.tiny import drive, greedy
 
 SMALL: dict[str, Any] = {"max_num_seqs": 1, "max_num_batched_tokens": 16, "max_model_len": 48}

@@ -17,9 +17,9 @@ from jaxinfer.models.weight import Leaf
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
-from jaxinfer.runner import expert_moves
-from jaxinfer.runner.expert_load import ExpertLoad
-from jaxinfer.runner.expert_moves import ExpertMoves
+from jaxinfer.runner.experts import moves as expert_moves
+from jaxinfer.runner.experts.load import ExpertLoad
+from jaxinfer.runner.experts.moves import ExpertMoves
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.model_config.uniform import uniform_decoder
 from tests.runner.tiny import drive, greedy, make_core, tiny_shapes

@@ -19,11 +19,11 @@ from jaxinfer.models.loaded import load_model, load_stages
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.kv import KV_CODES
-from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.fit.kv_measure import needs_measuring, with_scales_of_stages
+from jaxinfer.runner.fit.layer_spans import layer_spans
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.kv_measure import needs_measuring, with_scales_of_stages
-from jaxinfer.runner.pipeline.spans import layer_spans
-from jaxinfer.runner.pipeline.stage import StagedModel, stage_meshes
+from jaxinfer.runner.step.draft_model import with_draft
+from jaxinfer.runner.step.stage import StagedModel, stage_meshes
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
 from tests.engine.outputs import Outputs

@@ -13,8 +13,8 @@ from jaxinfer.engine.device.calls import CopyBlocks, Write
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import MULTI_TOKEN
-from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.step.draft_model import followed_groups
 from tests.engine.ledger import free, unread
 
 

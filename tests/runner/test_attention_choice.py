@@ -18,14 +18,14 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.loaded import GroupBackend, LoadedModel
 from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.runner.attention import choose_attention
-from jaxinfer.runner.attention_check import check_attention
-from jaxinfer.runner.attention_timing import time_attention
-from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.backend_choice import Timing, remembered_choice, table
-from jaxinfer.runner.group_attention import group_attention, with_backend
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.kernel_backends import check_asked
+from jaxinfer.runner.platform.autotune_cache import shapes_digest
+from jaxinfer.runner.step.group_attention import group_attention, with_backend
+from jaxinfer.runner.tuning.attention import choose_attention
+from jaxinfer.runner.tuning.attention_check import check_attention
+from jaxinfer.runner.tuning.attention_timing import time_attention
+from jaxinfer.runner.tuning.backend_choice import Timing, remembered_choice, table
+from jaxinfer.runner.tuning.kernel_backends import check_asked
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
 BOTH = ("xla", "mosaic_tpu")
@@ -106,7 +106,7 @@ def test_what_another_version_measured_is_not_remembered(monkeypatch: pytest.Mon
     model = tiny_model()
     key = shapes_digest(model, tiny_shapes(model))
     assert shapes_digest(model, tiny_shapes(model)) == key
-    monkeypatch.setattr("jaxinfer.runner.autotune_cache.__version__", "0.0.0")
+    monkeypatch.setattr("jaxinfer.runner.platform.autotune_cache.__version__", "0.0.0")
     assert shapes_digest(model, tiny_shapes(model)) != key
 
 
@@ -127,8 +127,8 @@ def test_the_table_has_a_line_a_backend():
 def test_auto_on_cpu_is_native_where_it_is_built_without_timing(
     missing: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("jaxinfer.runner.kernel_backends.unavailable", {"native": missing}.get)
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: pytest.fail("it was timed"))
+    monkeypatch.setattr("jaxinfer.runner.tuning.kernel_backends.unavailable", {"native": missing}.get)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.time_attention", lambda *_: pytest.fail("it was timed"))
     model = tiny_model((None, 6))
     for asked in ("auto", "xla"):
         found = choose_attention(model, tiny_shapes(model), asked, None)
@@ -140,7 +140,7 @@ def test_auto_on_cpu_is_native_where_it_is_built_without_timing(
 
 
 def test_native_that_is_not_built_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jaxinfer.runner.kernel_backends.unavailable", lambda _: "they were not built")
+    monkeypatch.setattr("jaxinfer.runner.tuning.kernel_backends.unavailable", lambda _: "they were not built")
     model = tiny_model()
     with pytest.raises(ParameterError, match="attention_backend: they were not built"):
         choose_attention(model, tiny_shapes(model), "native", None)
@@ -166,7 +166,7 @@ def test_a_kernel_that_cannot_be_compiled_is_passed_over():
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice takes the device for a GPU."""
-    monkeypatch.setattr("jaxinfer.runner.kernel_backends.platform_of", lambda mesh: "gpu")
+    monkeypatch.setattr("jaxinfer.runner.tuning.kernel_backends.platform_of", lambda mesh: "gpu")
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -190,7 +190,7 @@ def test_a_cpu_is_told_what_it_runs_and_what_is_too_old(version: tuple[int, ...]
 @pytest.mark.usefixtures("on_gpu")
 def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch, caplog: pytest.LogCaptureFixture):
     """Here there is no Hopper GPU, and perhaps an older JAX."""
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.time_attention", lambda *_: (1.0, 1.0))
     model = tiny_model()
     with caplog.at_level("INFO"):
         assert choose_attention(model, tiny_shapes(model), "auto", None) == model
@@ -203,9 +203,9 @@ def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch,
 def test_a_start_with_an_untried_jax_runs_xla_and_says_so(monkeypatch, caplog: pytest.LogCaptureFixture):
     """On a Hopper GPU. Lowering our kernel may not end there, so nobody tries."""
     monkeypatch.setattr(jax, "__version_info__", (0, 13, 0))
-    monkeypatch.setattr("jaxinfer.runner.kernel_backends._of_device", lambda *_: None)
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: (1.0, 1.0))
-    monkeypatch.setattr("jaxinfer.runner.attention.check_attention", lambda *_: pytest.fail("it was compiled"))
+    monkeypatch.setattr("jaxinfer.runner.tuning.kernel_backends._of_device", lambda *_: None)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.time_attention", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.check_attention", lambda *_: pytest.fail("it was compiled"))
     model = tiny_model()
     with caplog.at_level("INFO"):
         assert choose_attention(model, tiny_shapes(model), "auto", None) == model
@@ -242,9 +242,9 @@ def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: flo
 
         return attention
 
-    monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", broken)
-    monkeypatch.setattr("jaxinfer.runner.kernel_backends.platform_of", lambda mesh: "tpu")
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", slow_xla)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention_check.group_attention", broken)
+    monkeypatch.setattr("jaxinfer.runner.tuning.kernel_backends.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.time_attention", slow_xla)
     model = tiny_model()
     with pytest.raises(ValueError, match=told):
         check_attention(with_backend(model, 0, "mosaic_tpu"), tiny_shapes(model), 0)
@@ -264,7 +264,7 @@ def test_rows_of_the_check_are_cut_and_merged_on_a_gpu(monkeypatch: pytest.Monke
 
         return attention
 
-    monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", recorded)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention_check.group_attention", recorded)
     model = tiny_model((None,))
     check_attention(model, tiny_shapes(model, max_model_len=8192, max_num_batched_tokens=512), 0)
     jax.effects_barrier()
@@ -290,7 +290,7 @@ def test_each_kv_group_is_timed_for_all_of_its_layers(monkeypatch: pytest.Monkey
         seen.append((tokens, group))
         return [1.0, 10.0][group]
 
-    monkeypatch.setattr("jaxinfer.runner.attention_timing._seconds", seconds)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention_timing._seconds", seconds)
     model = tiny_model((6, None, 6, 6, None))
     shapes = tiny_shapes(model)
     assert [time_attention(model, shapes, group) for group in range(2)] == [(3.0, 3.0), (20.0, 20.0)]
@@ -309,10 +309,10 @@ def test_each_kv_group_has_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch,
             raise ValueError("no such tile")
         return (1.0, 2.0 if name == "xla" else 1.0)
 
-    monkeypatch.setattr("jaxinfer.runner.kernel_backends.platform_of", lambda mesh: "tpu")
-    monkeypatch.setattr("jaxinfer.runner.attention.obstacle", lambda *_: None)
-    monkeypatch.setattr("jaxinfer.runner.attention.check_attention", lambda *_: None)
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", seconds)
+    monkeypatch.setattr("jaxinfer.runner.tuning.kernel_backends.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.obstacle", lambda *_: None)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.check_attention", lambda *_: None)
+    monkeypatch.setattr("jaxinfer.runner.tuning.attention.time_attention", seconds)
     model = tiny_model((6, None))
     for _ in range(2):
         found = choose_attention(model, tiny_shapes(model), "auto", tmp_path)

@@ -13,7 +13,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.parallel.auto_mesh import Choice, Taken, choose_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.inspection import taken_of_device
+from jaxinfer.runner.fit.inspection import taken_of_device
 from tests.convert.conversions import converted
 from tests.models.goldens import GOLDENS
 

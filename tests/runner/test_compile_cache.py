@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import pytest
 
-from jaxinfer.runner.compile_cache import CompileCache, default_cache, is_safe_by_itself, open_cache, user_key
-from jaxinfer.runner.owner_only import NotPrivateError, make_folder, read_file
-from jaxinfer.runner.program_store import ProgramStore
+from jaxinfer.runner.platform.compile_cache import CompileCache, default_cache, is_safe_by_itself, open_cache, user_key
+from jaxinfer.runner.platform.owner_only import NotPrivateError, make_folder, read_file
+from jaxinfer.runner.programs.store import ProgramStore
 from tests.material import REPOSITORY
 
 KEY = bytes(range(32))
@@ -132,7 +132,7 @@ def test_the_key_is_made_once_and_only_its_owner_can_read_it(home: Path) -> None
 
 
 def test_of_processes_that_start_at_once_all_get_the_same_key(home: Path) -> None:
-    code = "from jaxinfer.runner.compile_cache import user_key; print(user_key().hex())"
+    code = "from jaxinfer.runner.platform.compile_cache import user_key; print(user_key().hex())"
     command = [sys.executable, "-c", code]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) for _ in range(8)]
     assert len({process.communicate(timeout=60)[0] for process in started}) == 1

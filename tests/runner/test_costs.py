@@ -9,7 +9,7 @@ from jaxinfer.engine.stats.step_cost import ExpertCosts
 from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import random_model
-from jaxinfer.runner.costs import step_costs
+from jaxinfer.runner.fit.costs import step_costs
 from tests.model_config.uniform import uniform_decoder
 from tests.runner.tiny import tiny_model
 

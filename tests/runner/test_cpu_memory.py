@@ -10,12 +10,11 @@ import pytest
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner import cpu_memory
-from jaxinfer.runner.cpu_memory import cpu_blocks, machine_memory
-from jaxinfer.runner.memory import with_blocks
-from jaxinfer.runner.pipeline import fitting
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.sizes import fit_context
+from jaxinfer.runner.fit import cpu_memory, fitting
+from jaxinfer.runner.fit.cpu_memory import cpu_blocks, machine_memory
+from jaxinfer.runner.fit.memory import with_blocks
+from jaxinfer.runner.fit.sizes import fit_context
+from jaxinfer.runner.step.stage import StagedModel
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 GIB = 1 << 30

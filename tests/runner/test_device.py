@@ -11,10 +11,10 @@ import pytest
 
 from jaxinfer.config import RunnerConfig
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner.device import check_device
+from jaxinfer.runner.platform.device import check_device
 
 REASON = "CUDA driver version is insufficient for CUDA runtime version"
-CHECK = "from jaxinfer.runner.device import *; limit_device({0!r}); check_device({0!r}); print('runs')"
+CHECK = "from jaxinfer.runner.platform.device import *; limit_device({0!r}); check_device({0!r}); print('runs')"
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pytest
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.layers.stack import Layout
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import experts, kernel_backends
-from jaxinfer.runner.attention import choose_attention
-from jaxinfer.runner.expert_load import ExpertLoad
-from jaxinfer.runner.experts import check_experts, choose_experts, time_experts
+from jaxinfer.runner.experts.load import ExpertLoad
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_key import program_key
-from jaxinfer.runner.program_table import ProgramTable
+from jaxinfer.runner.programs.key import program_key
+from jaxinfer.runner.programs.table import ProgramTable
+from jaxinfer.runner.tuning import experts, kernel_backends
+from jaxinfer.runner.tuning.attention import choose_attention
+from jaxinfer.runner.tuning.experts import check_experts, choose_experts, time_experts
 from tests.material import REPOSITORY
 from tests.native import needs_native
 from tests.runner.tiny import Judge, check_all, drive, experts_model, greedy, make_core, tiny_model, tiny_shapes

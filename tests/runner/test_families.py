@@ -8,8 +8,8 @@ import pytest
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.tuning.attention import choose_attention
 from tests.models.goldens import FAMILIES, GOLDENS, load
 from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
 

@@ -9,8 +9,8 @@ from program_cases import FITTING_LENGTH, FITTING_SEQUENCES, fitting_shapes
 from program_models import FITTING, Model
 
 from jaxinfer.models.loaded import plan_model
-from jaxinfer.runner.memory import fit_blocks, slot_bytes
-from jaxinfer.runner.platform import resolve_dtype
+from jaxinfer.runner.fit.memory import fit_blocks, slot_bytes
+from jaxinfer.runner.platform.values import resolve_dtype
 
 BLOCK = 128
 

@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import Mesh
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner import kernel_backends
-from jaxinfer.runner.kernel_backends import candidates, check_asked, obstacle
+from jaxinfer.runner.tuning import kernel_backends
+from jaxinfer.runner.tuning.kernel_backends import candidates, check_asked, obstacle
 
 ONE, TWO = (Mesh(np.array([jax.devices("cpu")[0]] * count), ("tensor",)) for count in (1, 2))
 

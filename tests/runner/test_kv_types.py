@@ -9,13 +9,13 @@ from jaxinfer_kernels import KVLayout, gpu_blocks
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.quantization.kv import KVCodes
-from jaxinfer.runner.attention_check import check_attention
-from jaxinfer.runner.costs import step_costs
-from jaxinfer.runner.group_attention import block_sizes, token_bytes, with_backend
+from jaxinfer.runner.fit.costs import step_costs
+from jaxinfer.runner.fit.memory import block_bytes
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.kernel_backends import kernel_interpreter
-from jaxinfer.runner.memory import block_bytes
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.step.group_attention import block_sizes, token_bytes, with_backend
+from jaxinfer.runner.tuning.attention_check import check_attention
+from jaxinfer.runner.tuning.kernel_backends import kernel_interpreter
 from tests.runner.tiny import (
     Judge,
     check_all,

@@ -10,7 +10,7 @@ from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.plan import plan_model
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
-from jaxinfer.runner.layer_layout import layer_layout
+from jaxinfer.runner.tuning.layer_layout import layer_layout
 from tests.models.goldens import GOLDENS
 
 TP8 = MeshConfig({"tensor": 8})

@@ -5,8 +5,8 @@ import mmap
 import pytest
 
 from jaxinfer.errors import JaxinferError
-from jaxinfer.runner import mappings
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.platform import mappings
+from jaxinfer.runner.programs.compiled import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 

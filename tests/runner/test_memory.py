@@ -11,10 +11,10 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model
 from jaxinfer.quantization.kv import KVCodes
-from jaxinfer.runner import memory
+from jaxinfer.runner.fit import memory
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_table import Name
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.table import Name
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 MODEL = tiny_model((None, 12))

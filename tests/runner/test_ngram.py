@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from jaxinfer.runner.ngram import NgramDrafts, Prediction, ngram_drafts
+from jaxinfer.runner.drafting.ngram import NgramDrafts, Prediction, ngram_drafts
 from jaxinfer.speculation import Speculation
 from tests.runner.ngram_search import searched, searched_with
 

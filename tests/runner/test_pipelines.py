@@ -16,13 +16,13 @@ from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.models.loaded import LoadedModel, load_stages, random_model
 from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.runner.costs import step_costs
-from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.fit.costs import step_costs
+from jaxinfer.runner.fit.fitting import costs_of_stages
+from jaxinfer.runner.fit.memory import handed_bytes
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.memory import handed_bytes
-from jaxinfer.runner.pipeline.fitting import costs_of_stages
-from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
-from jaxinfer.runner.pipeline.stage import StagedModel, stages_of
+from jaxinfer.runner.stages.newest_tokens import NewestTokens
+from jaxinfer.runner.step.draft_model import with_draft
+from jaxinfer.runner.step.stage import StagedModel, stages_of
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.draws import first_seed

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner.autotune_cache import read_note, write_note
-from jaxinfer.runner.compile_cache import default_cache
-from jaxinfer.runner.platform import resolve_dtype, usable_memory, use_compile_cache
+from jaxinfer.runner.platform.autotune_cache import read_note, write_note
+from jaxinfer.runner.platform.compile_cache import default_cache
+from jaxinfer.runner.platform.values import resolve_dtype, usable_memory, use_compile_cache
 
 _SETTINGS = (
     "jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",

@@ -15,10 +15,10 @@ from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray
 from jaxinfer.quantization.product import quantized_product
 from jaxinfer.quantization.scheme import Scheme, TableSchemes
-from jaxinfer.runner import kernel_backends, products
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.products import check_product, choose_products, matrix_shapes, time_product
-from jaxinfer.runner.program_key import program_key
+from jaxinfer.runner.programs.key import program_key
+from jaxinfer.runner.tuning import kernel_backends, products
+from jaxinfer.runner.tuning.products import check_product, choose_products, matrix_shapes, time_product
 from tests.native import needs_native
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 from tests.turns import one_of

@@ -18,12 +18,12 @@ from jaxinfer_kernels import KVLayout
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import program_key
-from jaxinfer.runner.compile_cache import CompileCache
-from jaxinfer.runner.group_attention import with_backend
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_store import ProgramStore, open_store
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.platform.compile_cache import CompileCache
+from jaxinfer.runner.programs import key as program_key
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.store import ProgramStore, open_store
+from jaxinfer.runner.step.group_attention import with_backend
 from tests.engine.small import ask
 from tests.material import REPOSITORY
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written_to_is_read(kept, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "refused", ["jaxinfer.runner.program_store.read_file", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"]
+    "refused", ["jaxinfer.runner.programs.store.read_file", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"]
 )
 def test_a_folder_that_refuses_costs_only_time(refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = jax.jit(lambda x: x + 1).lower(1).compile()
@@ -229,7 +229,9 @@ def test_a_line_of_a_kernel_is_part_of_the_name(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.long
 def test_every_module_that_programs_are_made_by_is_followed() -> None:
-    code = "import sys, jaxinfer.runner.programs; print(*(m for m in sys.modules if m.startswith('jaxinfer.')))"
+    code = (
+        "import sys, jaxinfer.runner.programs.compiled; print(*(m for m in sys.modules if m.startswith('jaxinfer.')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     modules = {name.removeprefix("jaxinfer.").replace(".", "/") for name in done.stdout.split()}
     files = {place for place in program_key.FOLLOWED if place.endswith(".py")}
@@ -272,7 +274,7 @@ def test_sets_not_used_for_a_month_go(tmp_path: Path) -> None:
 
 def test_of_sets_that_take_too_much_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for those of the last day, whose engines may still run."""
-    monkeypatch.setattr("jaxinfer.runner.program_store._MOST_BYTES", 2500)
+    monkeypatch.setattr("jaxinfer.runner.programs.store._MOST_BYTES", 2500)
     ages = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 2.0, "e": 3.0}
     assert sets_left(tmp_path / "many", ages) == ["a", "b", "c", "own"]
     assert sets_left(tmp_path / "few", {"d": 2.0, "e": 3.0, "f": 4.0}) == ["d", "e", "own"]

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import pytest
 
-from jaxinfer.runner.program_table import ProgramTable
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.table import ProgramTable
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 MODEL = tiny_model()

@@ -10,8 +10,8 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.runner.draft_model import with_draft
-from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.step.draft_model import with_draft
+from jaxinfer.runner.step.stage import StagedModel
 from jaxinfer.speculation import Method, Speculation
 from tests.draws import history_settings, run_state_machines
 from tests.engine.histories import Histories

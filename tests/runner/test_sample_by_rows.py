@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.runner.forward import Scored
-from jaxinfer.runner.sample import _in_parts
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.sampler.logprobs import no_logprobs
+from jaxinfer.runner.step.forward import Scored
+from jaxinfer.runner.step.sample import _in_parts
 from tests.runner.rows import random_row, run_just
 
 SCRATCH = 9

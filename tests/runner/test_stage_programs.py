@@ -8,10 +8,10 @@ from stage_programs import check_handed
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import abstract_model
-from jaxinfer.runner.forward import Forward
-from jaxinfer.runner.pipeline.begun_rows import Passed
-from jaxinfer.runner.pipeline.stage import Stage, stages_of
-from jaxinfer.runner.program_table import ProgramTable
+from jaxinfer.runner.programs.table import ProgramTable
+from jaxinfer.runner.step.begun_rows import Passed
+from jaxinfer.runner.step.forward import Forward
+from jaxinfer.runner.step.stage import Stage, stages_of
 from jaxinfer.speculation import Speculation
 from tests.runner.mesh_matrix import MODELS
 

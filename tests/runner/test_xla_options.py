@@ -11,9 +11,9 @@ import pytest
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner.platform import program_options
-from jaxinfer.runner.programs import Programs
-from jaxinfer.runner.xla_options import CUDA_GRAPHS, PLATFORM_OPTIONS, compiler_options, described
+from jaxinfer.runner.platform.values import program_options
+from jaxinfer.runner.platform.xla_options import CUDA_GRAPHS, PLATFORM_OPTIONS, compiler_options, described
+from jaxinfer.runner.programs.compiled import Programs
 from tests.runner import before_jax
 from tests.runner.tiny import tiny_model, tiny_shapes
 

@@ -19,12 +19,12 @@ from jaxinfer.model_config.layer_kind import AttentionKind, NormKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.kv import KVCodes
+from jaxinfer.runner.fit.kv_measure import needs_measuring, with_measured_scales
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
-from jaxinfer.runner.pipeline.stage import StagedModel
-from jaxinfer.runner.program_store import ProgramStore
-from jaxinfer.runner.program_table import Name
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.store import ProgramStore
+from jaxinfer.runner.programs.table import Name
+from jaxinfer.runner.step.stage import StagedModel
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
 from tests.engine.small import small_core

@@ -16,12 +16,12 @@ from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.kv import KVCodes
-from jaxinfer.runner import memory
-from jaxinfer.runner.attention_timing import time_attention
-from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.group_attention import group_attention
+from jaxinfer.runner.fit import memory
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.program_key import program_key
+from jaxinfer.runner.platform.autotune_cache import shapes_digest
+from jaxinfer.runner.programs.key import program_key
+from jaxinfer.runner.step.group_attention import group_attention
+from jaxinfer.runner.tuning.attention_timing import time_attention
 from tests.runner.tiny import drive, experts_model, greedy, make_core, tiny_model, tiny_shapes
 
 

@@ -13,7 +13,7 @@ from jaxinfer.llm import engine_config
 from jaxinfer.server.run import bind_socket, start, url_of
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor, Tokenizer
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.llm import simulated
 from tests.server.fake_engine import FakeEngine
 from tests.text.folders import byte_level_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.text.fim import FORMATS, FillInTheMiddle
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 from tests.server.conftest import Served
 from tests.server.openai_error import check
 from tests.text.folders import byte_level_folder, with_tokens

@@ -16,7 +16,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.server.run import bind_socket
 from jaxinfer.server.stream import EventStream
 from jaxinfer.serving.config import ServerConfig, check_binding
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.children import children_with
 from tests.engine.reading import until
 from tests.material import REPOSITORY

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser
-from jaxinfer.text.answer_parts import TOLD_AFTER, AnswerPart, ToolCallPart, WholeCalls
+from jaxinfer.text.answer.parser import THINK, THOUGHT, AnswerFormat, AnswerParser
+from jaxinfer.text.answer.parts import TOLD_AFTER, AnswerPart, ToolCallPart, WholeCalls
 
 BOTH = AnswerFormat(reasoning=True, tools=True)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'

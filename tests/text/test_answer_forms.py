@@ -6,9 +6,9 @@ import pytest
 
 from jaxinfer.cli.models import run as list_models
 from jaxinfer.model_config.registry import ARCHITECTURES
-from jaxinfer.text.answer_forms import unparsed
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.answer.forms import unparsed
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
 
 CALLS, REASONING = "tool calls", "reasoning"

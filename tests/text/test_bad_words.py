@@ -7,7 +7,7 @@ import pytest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import Tokenizer
-from jaxinfer.text.bad_words import with_bad_token_ids
+from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 from tests.text.folders import byte_level_folder, with_bos
 
 

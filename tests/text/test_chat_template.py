@@ -10,8 +10,8 @@ import pytest
 
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text import Tokenizer
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
 from tests.text.folders import byte_level_folder
 from tests.text.golden_templates import GOLDEN_TEMPLATES

@@ -15,12 +15,13 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.text import TextProcessor, Tokenizer, marking
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.conversation_ids import ConversationEncoder
-from jaxinfer.text.markers import strings_of
-from jaxinfer.text.messages import template_message
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text import TextProcessor, Tokenizer
+from jaxinfer.text.template import marking
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.conversation_ids import ConversationEncoder
+from jaxinfer.text.template.markers import strings_of
+from jaxinfer.text.template.messages import template_message
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
 from tests.text.folders import CHAT_TEMPLATE, SPECIAL, byte_level_folder, with_bos
 from tests.text.golden_templates import GOLDEN_TEMPLATES

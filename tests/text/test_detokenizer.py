@@ -15,7 +15,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from jaxinfer.text import Tokenizer
-from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.tokenizer.detokenizer import Detokenizer
 from tests.draws import first_seed
 from tests.material import material
 from tests.text.folders import byte_level_folder

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.text.answer import AnswerFormat, parse_answer
-from jaxinfer.text.answer_parts import WholeCalls
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.harmony import AnalysisTokens
-from jaxinfer.text.messages import template_message
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.answer.harmony import AnalysisTokens
+from jaxinfer.text.answer.parser import AnswerFormat, parse_answer
+from jaxinfer.text.answer.parts import WholeCalls
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.messages import template_message
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
 
 HARMONY = AnswerFormat(reasoning=True, tools=True, channels=True)

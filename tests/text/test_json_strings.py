@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from jaxinfer.text import json_strings
-from jaxinfer.text.answer import AnswerFormat, AnswerParser
-from jaxinfer.text.json_strings import JsonStrings
+from jaxinfer.text.answer import json_strings
+from jaxinfer.text.answer.json_strings import JsonStrings
+from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser
 
 
 def model(text: str) -> bool | None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.messages import REASONING_NAMES, template_message
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.messages import REASONING_NAMES, template_message
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
 from tests.text.golden_templates import GOLDEN_TEMPLATES
 

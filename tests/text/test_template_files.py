@@ -10,9 +10,9 @@ import pytest
 from jaxinfer.config import ModelConfig
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text import TextProcessor, Tokenizer
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.template_files import built_in_templates, load_chat_templates, named_chat_templates
-from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.files import built_in_templates, load_chat_templates, named_chat_templates
+from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
 from tests.text.folders import byte_level_folder
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from jaxinfer.errors import ParameterError, WorkerLostError
-from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
+from jaxinfer.text.template.template_process import TemplateLimits, TemplateProcess
 
 WALL_SECONDS = 4.0
 """On a busy machine a process takes more than a second to start, and that counts."""

@@ -5,7 +5,7 @@ import struct
 import subprocess
 import sys
 
-from jaxinfer.text import template_worker
+from jaxinfer.text.template import template_worker
 
 FIRST = json.dumps({"template": "{{ messages }}", "memory_bytes": 2**30, "cpu_seconds": 5}).encode()
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.errors import ModelError, ParameterError
-from jaxinfer.text import Tokenizer, tokenizer
+from jaxinfer.text import Tokenizer
+from jaxinfer.text.tokenizer import tokenizer
 from tests.material import material
 from tests.text.folders import byte_level_folder, with_bos
 

@@ -19,7 +19,7 @@ from jaxinfer.serving.requests.endpoint import (
 )
 from jaxinfer.serving.requests.params import chat_params, engine_request, most_tokens
 from jaxinfer.serving.requests.structured import constrained_answer
-from jaxinfer.text.bad_words import with_bad_token_ids
+from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 
 def _check(body: ChatBody, side: ModelSide) -> list[str]:

@@ -21,7 +21,7 @@ from jaxinfer.serving.requests.params import (
     truncated,
 )
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.bad_words import with_bad_token_ids
+from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 _MIXED = "prompt: must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
 

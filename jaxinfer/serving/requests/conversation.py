@@ -9,12 +9,12 @@ from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.requests.tool_choice import tool_choice
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.answer import AnswerFormat
-from jaxinfer.text.answer_forms import UnparsedForm
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.conversation_ids import RenderedPrompt
-from jaxinfer.text.messages import REASONING_NAMES, content_text, template_message
-from jaxinfer.text.tools import check_tools
+from jaxinfer.text.answer.forms import UnparsedForm
+from jaxinfer.text.answer.parser import AnswerFormat
+from jaxinfer.text.template.chat_template import ChatTemplate
+from jaxinfer.text.template.conversation_ids import RenderedPrompt
+from jaxinfer.text.template.messages import REASONING_NAMES, content_text, template_message
+from jaxinfer.text.template.tools import check_tools
 
 MAX_MESSAGES = 10_000
 """Messages of a conversation, and text parts and tool calls of all its messages together."""

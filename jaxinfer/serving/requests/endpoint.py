@@ -13,7 +13,7 @@ from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError
 from jaxinfer.serving.tenant import USER_CHARS
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.answer.parser import AnswerFormat
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 Generating = TypeVar("Generating", bound=GenerateBody)

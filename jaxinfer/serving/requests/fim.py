@@ -7,7 +7,7 @@ import msgspec
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Prepared, check_common, without_effect_dropped
 from jaxinfer.serving.requests.params import check_fim, engine_request, fim_params, generate_params
-from jaxinfer.text.bad_words import with_bad_token_ids
+from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 
 class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):

@@ -13,9 +13,9 @@ from jaxinfer.serving.bodies.chat_schema import ChatBody, Tool
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.requests.tool_choice import calls_constraint
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, is_thinking
-from jaxinfer.text.call_syntax import CallSyntax
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.answer.call_syntax import CallSyntax
+from jaxinfer.text.answer.parser import THINK, THOUGHT, AnswerFormat, is_thinking
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """vLLM's older fields, and the keys of `structured_outputs` that they are."""

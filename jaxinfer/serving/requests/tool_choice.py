@@ -7,8 +7,8 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.structural_tag import Node, without
-from jaxinfer.text.answer import AnswerFormat
-from jaxinfer.text.call_syntax import CallSyntax
+from jaxinfer.text.answer.call_syntax import CallSyntax
+from jaxinfer.text.answer.parser import AnswerFormat
 
 _FORMS = "`auto`, `none`, `required`, a named function and `allowed_tools` are"
 

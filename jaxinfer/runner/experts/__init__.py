@@ -1,0 +1,1 @@
+"""Experts at run time: their load, and their moves between devices."""

@@ -1,0 +1,1 @@
+"""Programs: what each is, and how they are compiled and kept."""

@@ -1,0 +1,1 @@
+"""One step on the device, as traced functions: the layers over its tokens, and the samples of its rows."""

@@ -1,0 +1,1 @@
+"""Choices of kernels: which backend computes attention, products and experts, and why."""
