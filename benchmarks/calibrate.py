@@ -35,7 +35,7 @@ from jaxinfer.parallel.topology import TARGETS
 from jaxinfer.plan.calibration import calibrated_chip
 from jaxinfer.plan.chip import TABLES
 from jaxinfer.plan.estimate import plan_mesh
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 from jaxinfer.runner.platform.values import default_block_size, device_memory, platform_name
 from jaxinfer.runner.sampler import sample_tokens
 from jaxinfer.runner.state import unpack_params, zero_slots
@@ -220,7 +220,7 @@ def _rest_of_layer(found: dict[str, Any], grid: Grid, dtype: jnp.dtype) -> Calla
         beside = []
         for config, rig in rigs[width]:
             engine = EngineConfig(load=ModelConfig(max_model_len=grid.keys[-1]))
-            planned = plan_mesh(engine, config, ONE_DEVICE, "this", chip).time(Rows(rows, 1, keys)).seconds
+            planned = plan_mesh(engine, config, ONE_DEVICE, "this", chip).time(ShardRows(rows, 1, keys)).seconds
             beside.append(median(rig.decode_seconds(rows, keys - _STEPS // 2, _STEPS, _RUNS)) - planned)
         return max((beside[1] - beside[0]) / _LAYERS, 1e-9)
 

@@ -78,11 +78,11 @@ def _planned(decoder: Any, mesh: Any, calibration: dict[str, Any], rows: int) ->
     from jaxinfer.config import EngineConfig, ModelConfig
     from jaxinfer.plan.calibration import calibrated_chip
     from jaxinfer.plan.estimate import plan_mesh
-    from jaxinfer.plan.work import Rows
+    from jaxinfer.plan.work import ShardRows
 
     chip = calibrated_chip(calibration, Path("measured"))
     asked = EngineConfig(load=ModelConfig(max_model_len=_MOST_TOKENS))
-    return plan_mesh(asked, decoder, mesh, "this", chip).time(Rows(rows, 1, LENGTH + STEPS // 2)).seconds
+    return plan_mesh(asked, decoder, mesh, "this", chip).time(ShardRows(rows, 1, LENGTH + STEPS // 2)).seconds
 
 
 if __name__ == "__main__":

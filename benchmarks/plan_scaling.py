@@ -21,7 +21,7 @@ from benchmarks.report import write_json
 from jaxinfer.config import EngineConfig, ModelConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.plan.charts import Scale, Series, line_chart
+from jaxinfer.plan.charts import ChartLine, Scale, line_chart
 from jaxinfer.plan.chip import chip_files, read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.service import Workload, service
@@ -99,7 +99,7 @@ def _picture(model: str, rows: list[dict[str, Any]]) -> str:
         own = [row for row in rows if row["model"] == model and row["chip"] == kind]
         points = tuple((row["chips"], row["tokens_per_second_per_chip"]) for row in own)
         hints = tuple(f"{row['chips']} chips, {row['mesh']}: {row['tokens_per_second_per_chip']:,.0f}" for row in own)
-        series.append(Series(kind, points, hints))
+        series.append(ChartLine(kind, points, hints))
     scales = Scale("chips", log=True, ticks=CHIPS), Scale("tokens a second and chip", log=True)
     return line_chart(f"{model}: tokens a second and chip", *scales, series, _NOTE)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from jaxinfer.cli.chat_commands import Outcome, run_command
+from jaxinfer.cli.chat_commands import CommandOutcome, run_command
 from jaxinfer.cli.chat_session import ChatSession, Thinking, read_tools
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
@@ -118,7 +118,7 @@ class Chat:
             self._session.messages = before
         return True
 
-    def _command(self, line: str) -> Outcome:
+    def _command(self, line: str) -> CommandOutcome:
         outcome = run_command(self._session, line)
         if outcome.told:
             self._note(outcome.told)
@@ -148,25 +148,25 @@ class Chat:
         self._out.write("\n")
         return not interrupted
 
-    def _hear(self, calls: Sequence[dict[str, Any]]) -> Outcome:
+    def _hear(self, calls: Sequence[dict[str, Any]]) -> CommandOutcome:
         """Asks for what the tools say. What becomes of the conversation: it is answered, goes on, or is over."""
         for call in calls:
             name = call["function"]["name"]
             try:
-                said = self._ask_tool(name) if self._asks_tools else Outcome(leave=True)
+                said = self._ask_tool(name) if self._asks_tools else CommandOutcome(leave=True)
             except EOFError:
-                said = Outcome(leave=True)
+                said = CommandOutcome(leave=True)
             except KeyboardInterrupt:
                 self._note(f"\n{name} said nothing; /undo takes the question back")
-                return Outcome()
-            if isinstance(said, Outcome):
+                return CommandOutcome()
+            if isinstance(said, CommandOutcome):
                 if said.leave:
                     self._note(f"{name} was called and nobody says what it gives: the chat ends here")
                 return said
             self._session.tool_said(said)
-        return Outcome(answer=True)
+        return CommandOutcome(answer=True)
 
-    def _ask_tool(self, name: str) -> str | Outcome:
+    def _ask_tool(self, name: str) -> str | CommandOutcome:
         """Return the answer that the user gives for a tool, or the outcome of a command that has changed or left the
         conversation instead."""
         before = list(self._session.messages)

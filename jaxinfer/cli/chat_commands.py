@@ -14,7 +14,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.text.defaults import GenerationDefaults
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     """told: a line for the user. answer: the model has to answer now. leave: the conversation is over."""
 
     told: str = ""
@@ -27,10 +27,10 @@ class Command(NamedTuple):
 
     argument: str
     text: str
-    run: Callable[[ChatSession, str], Outcome]
+    run: Callable[[ChatSession, str], CommandOutcome]
 
 
-def run_command(session: ChatSession, line: str) -> Outcome:
+def run_command(session: ChatSession, line: str) -> CommandOutcome:
     """Runs `/name argument`. Raises ParameterError for one that does not exist, or where it cannot be done."""
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get({"quit": "exit", "?": "help"}.get(name, name))
@@ -41,61 +41,61 @@ def run_command(session: ChatSession, line: str) -> Outcome:
     return command.run(session, argument.strip())
 
 
-def _help(session: ChatSession, argument: str) -> Outcome:
+def _help(session: ChatSession, argument: str) -> CommandOutcome:
     lines = [f"  /{name} {command.argument}".ljust(24) + command.text for name, command in COMMANDS.items()]
-    return Outcome("\n".join([*lines, *_KEYS]))
+    return CommandOutcome("\n".join([*lines, *_KEYS]))
 
 
-def _clear(session: ChatSession, argument: str) -> Outcome:
+def _clear(session: ChatSession, argument: str) -> CommandOutcome:
     session.clear()
-    return Outcome("a new conversation")
+    return CommandOutcome("a new conversation")
 
 
-def _undo(session: ChatSession, argument: str) -> Outcome:
+def _undo(session: ChatSession, argument: str) -> CommandOutcome:
     said = session.undo()
-    return Outcome("there is nothing to take back" if said is None else f"taken back: {said}")
+    return CommandOutcome("there is nothing to take back" if said is None else f"taken back: {said}")
 
 
-def _retry(session: ChatSession, argument: str) -> Outcome:
+def _retry(session: ChatSession, argument: str) -> CommandOutcome:
     said = session.undo()
     if said is None:
-        return Outcome("there is nothing to answer")
+        return CommandOutcome("there is nothing to answer")
     session.say(said)
-    return Outcome(answer=True)
+    return CommandOutcome(answer=True)
 
 
-def _system(session: ChatSession, argument: str) -> Outcome:
+def _system(session: ChatSession, argument: str) -> CommandOutcome:
     session.set_system(argument)
-    return Outcome("system message set" if argument else "no system message")
+    return CommandOutcome("system message set" if argument else "no system message")
 
 
-def _think(session: ChatSession, argument: str) -> Outcome:
+def _think(session: ChatSession, argument: str) -> CommandOutcome:
     if argument not in ("auto", "on", "off"):
         raise ParameterError("/think", f"{argument or 'nothing'} is not one of auto, on, off")
     session.think(argument)
-    return Outcome(f"thinking: {argument}")
+    return CommandOutcome(f"thinking: {argument}")
 
 
-def _tools(session: ChatSession, argument: str) -> Outcome:
+def _tools(session: ChatSession, argument: str) -> CommandOutcome:
     if argument == "off":
         session.tools = []
-        return Outcome("no tools")
+        return CommandOutcome("no tools")
     if argument:
         session.use_tools(Path(argument))
     names = ", ".join(tool["function"]["name"] for tool in session.tools)
-    return Outcome(f"tools: {names}" if names else "no tools")
+    return CommandOutcome(f"tools: {names}" if names else "no tools")
 
 
-def _set(session: ChatSession, argument: str) -> Outcome:
+def _set(session: ChatSession, argument: str) -> CommandOutcome:
     name, _, value = argument.partition(" ")
     if not name:
         params = session.params
         said = {field.name: getattr(params, field.name) for field in dataclasses.fields(SamplingFlags)}
-        return Outcome("\n".join(f"  {key}: {_shown(value)}" for key, value in said.items()))
+        return CommandOutcome("\n".join(f"  {key}: {_shown(value)}" for key, value in said.items()))
     sampling = with_values(session.sampling, {name: _parsed(name.replace("-", "_"), value)})
     sampling.params(GenerationDefaults(), default_max_tokens=None)  # raises where it is out of range
     session.sampling = sampling
-    return Outcome(f"{name}: {getattr(sampling, name.replace('-', '_'))}")
+    return CommandOutcome(f"{name}: {getattr(sampling, name.replace('-', '_'))}")
 
 
 def _shown(value: Any) -> str:
@@ -120,14 +120,14 @@ def _parsed(name: str, text: str) -> Any:
         return text
 
 
-def _save(session: ChatSession, argument: str) -> Outcome:
+def _save(session: ChatSession, argument: str) -> CommandOutcome:
     session.save(_file("save", argument))
-    return Outcome(f"{len(session.messages)} messages written to {argument}")
+    return CommandOutcome(f"{len(session.messages)} messages written to {argument}")
 
 
-def _load(session: ChatSession, argument: str) -> Outcome:
+def _load(session: ChatSession, argument: str) -> CommandOutcome:
     session.load(_file("load", argument))
-    return Outcome(f"{len(session.messages)} messages")
+    return CommandOutcome(f"{len(session.messages)} messages")
 
 
 def _file(name: str, argument: str) -> Path:
@@ -136,12 +136,12 @@ def _file(name: str, argument: str) -> Path:
     return Path(argument).expanduser()
 
 
-def _stats(session: ChatSession, argument: str) -> Outcome:
-    return Outcome(session.statistics or "nothing was answered yet")
+def _stats(session: ChatSession, argument: str) -> CommandOutcome:
+    return CommandOutcome(session.statistics or "nothing was answered yet")
 
 
-def _exit(session: ChatSession, argument: str) -> Outcome:
-    return Outcome(leave=True)
+def _exit(session: ChatSession, argument: str) -> CommandOutcome:
+    return CommandOutcome(leave=True)
 
 
 _KEYS = (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError, WorkerLostError
-from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
+from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, ProcessLost
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +53,14 @@ class Trial:
     def _start(self) -> None:
         try:
             self._process.start()
-        except Lost as error:
+        except ProcessLost as error:
             raise _lost(error) from None
         self._ask(self._settings)
 
     def _ask(self, job: bytes) -> bytes:
         try:
             return self._process.ask(job)
-        except (Exceeded, Late, Lost) as error:
+        except (Exceeded, Late, ProcessLost) as error:
             raise _lost(error) from None
 
     def close(self) -> None:

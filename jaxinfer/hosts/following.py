@@ -19,7 +19,7 @@ from jaxinfer.hosts.agreement import Agreement
 from jaxinfer.hosts.errors import HostsError, failure_text
 from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.messages import KEY_NAME, METHOD, SERVICE, encode
-from jaxinfer.hosts.timing import TIMING, Timing
+from jaxinfer.hosts.timing import TIMING, HostTiming
 from jaxinfer.hosts.watching import Watch
 from jaxinfer.rpc.channel import OPTIONS
 
@@ -57,7 +57,7 @@ class HostFollower:
         *,
         lost: Callable[[str], None],
         key: str | None = None,
-        timing: Timing = TIMING,
+        timing: HostTiming = TIMING,
     ):
         self._host_id = host_id
         self._join = messages.Join(host_id, num_hosts, dict(facts))

@@ -15,7 +15,7 @@ _LAST_PORT = 65_534
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\s:\[\]/]+):(\d{1,5})", re.ASCII)
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """One host among several. coordinator: HOST:PORT of host 0, for `jax.distributed`; its next port is for `stream`.
     host_id: 0 to num_hosts - 1; host 0 schedules."""
 
@@ -50,7 +50,7 @@ Environment = Mapping[str, str]
 
 def find_place(
     coordinator: str | None, num_hosts: int | None, host_id: int | None, environment: Environment
-) -> Place | None:
+) -> HostPlace | None:
     """This host's place; None for an engine on one host.
 
     The environment is read only where `coordinator` is given: it is AUTO, or one of the other two is missing. What is
@@ -69,7 +69,7 @@ def find_place(
     if not 0 <= host_id < num_hosts:
         allowed = f"0 to {num_hosts - 1} is allowed of {num_hosts} hosts"
         raise ParameterError("host_id", f"{host_id} is out of range: {allowed}")
-    return Place(coordinator, num_hosts, host_id) if num_hosts > 1 else None
+    return HostPlace(coordinator, num_hosts, host_id) if num_hosts > 1 else None
 
 
 def _check_numbers(num_hosts: int | None, host_id: int | None) -> None:

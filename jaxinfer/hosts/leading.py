@@ -21,7 +21,7 @@ from jaxinfer.hosts.errors import failure_text
 from jaxinfer.hosts.facts import Facts, describe, differences, least
 from jaxinfer.hosts.member import HostState, Member
 from jaxinfer.hosts.messages import METHOD, SERVICE, encode
-from jaxinfer.hosts.timing import TIMING, Timing
+from jaxinfer.hosts.timing import TIMING, HostTiming
 from jaxinfer.hosts.watching import Watch
 from jaxinfer.rpc.channel import OPTIONS
 
@@ -55,7 +55,7 @@ class HostLeader:
         lost: Callable[[str], None],
         key: str | None = None,
         decisions: Facts | None = None,
-        timing: Timing = TIMING,
+        timing: HostTiming = TIMING,
         most_behind: int = MOST_BEHIND,
     ):
         self._num_hosts = num_hosts

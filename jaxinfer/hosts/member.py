@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxinfer.engine.watchdog import Watchdog
 from jaxinfer.hosts.messages import Down, Progress, Ready
-from jaxinfer.hosts.timing import Timing
+from jaxinfer.hosts.timing import HostTiming
 
 
 class HostState(NamedTuple):
@@ -29,7 +29,7 @@ class Member:
     gone: its stream has ended.
     """
 
-    def __init__(self, host_id: int, peer: str, timing: Timing):
+    def __init__(self, host_id: int, peer: str, timing: HostTiming):
         self.host_id = host_id
         self.peer = peer
         self.progress = Progress(0, 0, None, False, False)

@@ -6,14 +6,14 @@ from typing import Protocol
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.hosts.facts import Facts
-from jaxinfer.hosts.launch import Place
+from jaxinfer.hosts.launch import HostPlace
 
 
 class Team(Protocol):
     """Cooperation of hosts while each builds its part of an engine."""
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> HostPlace | None:
         """Place of this host among all; None: there is only one host."""
         ...
 

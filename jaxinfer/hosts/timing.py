@@ -8,7 +8,7 @@ _LOADING = 10
 times."""
 
 
-class Timing(NamedTuple):
+class HostTiming(NamedTuple):
     """Seconds. heartbeat: between signs of life, at most. silence: after which a host is lost. step: a host may perform
     one call, or wait for one step, for so long; 0: for any time. send: a host may be too far behind for so long. join,
     ready: host 0 waits for the others to join, and to end a phase of their start; they wait as long for host 0. notice:
@@ -32,4 +32,4 @@ class Timing(NamedTuple):
         return self.silence if serving else _LOADING * self.silence
 
 
-TIMING = Timing()
+TIMING = HostTiming()

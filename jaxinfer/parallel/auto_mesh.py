@@ -20,20 +20,20 @@ class Taken(NamedTuple):
     context: int
 
 
-class Choice(NamedTuple):
+class MeshChoice(NamedTuple):
     """reason: why it is this mesh, for people."""
 
     mesh: MeshConfig
     reason: str
 
 
-def choose_mesh(devices: int, memory: int, taken_of: Callable[[MeshConfig], Taken]) -> Choice:
+def choose_mesh(devices: int, memory: int, taken_of: Callable[[MeshConfig], Taken]) -> MeshChoice:
     """The fewest devices over which weights leave room for KV blocks, and as many groups of them as there are (`data`).
 
     memory: bytes of a device. taken_of: raises ParameterError where the model cannot be split so. Raises ParameterError
     where no mesh holds the model.
     """
-    fits: Choice | None = None
+    fits: MeshChoice | None = None
     refused = ""
     for tensor in (size for size in range(1, devices + 1) if devices % size == 0):
         try:
@@ -70,13 +70,13 @@ def _meshes(tensor: int) -> Iterator[MeshConfig]:
         yield MeshConfig({"tensor": tensor}, rules)
 
 
-def _choice(mesh: MeshConfig, devices: int, memory: int, taken: Taken) -> Choice:
+def _choice(mesh: MeshConfig, devices: int, memory: int, taken: Taken) -> MeshChoice:
     groups = devices // mesh.size
     whole = replace(mesh, axes={**mesh.axes, "data": groups})
     experts = ", whole experts on each" if mesh.rules == _WHOLE_EXPERTS else ""
     told = f"weights take {_gib(taken.weights)} of {_gib(memory)} of a device{experts}"
     apart = "" if groups == 1 else f"; {groups} groups of {mesh.size} attend for different requests"
-    return Choice(whole, f"{whole}: {told}{apart}")
+    return MeshChoice(whole, f"{whole}: {told}{apart}")
 
 
 def _gib(size: int) -> str:

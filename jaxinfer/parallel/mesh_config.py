@@ -13,7 +13,7 @@ _MOST = 65536
 """Devices along an axis, more than any pod has."""
 
 
-class Parts(NamedTuple):
+class MeshParts(NamedTuple):
     """Numbers of parts of heads, vocabulary and experts, and copies of experts; arguments of `DecoderConfig.over`."""
 
     heads: int
@@ -58,9 +58,9 @@ class MeshConfig:
         return math.prod(self.axes.get(name, 1) for name in self.rules.split(axis) or ())
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> MeshParts:
         """Numbers of parts that a decoder must know."""
-        return Parts(self.shards("kv_heads"), self.shards("vocab"), self.shards("expert"), self.redundant_experts)
+        return MeshParts(self.shards("kv_heads"), self.shards("vocab"), self.shards("expert"), self.redundant_experts)
 
     @property
     def data(self) -> int:

@@ -12,8 +12,8 @@ from jaxinfer.plan.chip import (
     PRODUCT_TYPES,
     TABLES,
     Chip,
+    ChipMemory,
     Links,
-    Memory,
     Network,
     Table,
     chip_files,
@@ -63,7 +63,7 @@ def calibrated_chip(values: Mapping[str, Any], file: Path) -> Chip:
     if not rates:
         raise _refused(file, f"ops_per_second: needs one of {', '.join(PRODUCT_TYPES)}")
     if name == "cpu":
-        chip = _cpu(str(values["device"]), Memory(total, rate, source), rates, source)
+        chip = _cpu(str(values["device"]), ChipMemory(total, rate, source), rates, source)
     else:
         known = read_chip(name)
         memory = known.memory._replace(bytes_per_second=rate * known.devices, source=source)
@@ -72,7 +72,7 @@ def calibrated_chip(values: Mapping[str, Any], file: Path) -> Chip:
     return chip._replace(measured=measured)
 
 
-def _cpu(device: str, memory: Memory, rates: Mapping[str, float], source: str) -> Chip:
+def _cpu(device: str, memory: ChipMemory, rates: Mapping[str, float], source: str) -> Chip:
     """Devices of a CPU share its memory: what they exchange, they copy."""
     links = Links("switch", 1, memory.bytes_per_second / 2, 1e-5, f"{source}: half of what memory is read at")
     nothing = Network(memory.bytes_per_second, 0.0, "a CPU's devices are of one host")

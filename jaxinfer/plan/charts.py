@@ -20,7 +20,7 @@ _DASHES = ("", "6 3", "2 3")
 """Dash patterns of lines, for more lines than there are colours."""
 
 
-class Series(NamedTuple):
+class ChartLine(NamedTuple):
     """points: (x, y), in order. hints: what is told where the pointer rests on a point."""
 
     name: str
@@ -72,7 +72,7 @@ class _Axis(NamedTuple):
         return found or [self.low, self.high]
 
 
-def line_chart(title: str, x: Scale, y: Scale, series: Sequence[Series], note: str = "") -> str:
+def line_chart(title: str, x: Scale, y: Scale, series: Sequence[ChartLine], note: str = "") -> str:
     """A line with dots for each series that has points. note: below the title.
 
     Raises ValueError for a value of 0 or less on a logarithmic axis.
@@ -115,7 +115,7 @@ def _bar(bar: Bar, top: float, axis: _Axis, names: Sequence[str], shown: Callabl
         yield f'<line x1="{place:.1f}" x2="{place:.1f}" {ends} stroke="{_INK}" stroke-width="2"/>'
 
 
-def _line(one: Series, across: _Axis, up: _Axis, number: int) -> Iterator[str]:
+def _line(one: ChartLine, across: _Axis, up: _Axis, number: int) -> Iterator[str]:
     colour, dashes = _colour(number), _DASHES[number // len(COLOURS) % len(_DASHES)]
     places = [(across.at(px), up.at(py)) for px, py in one.points]
     path = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)

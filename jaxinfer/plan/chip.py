@@ -14,7 +14,7 @@ _FOLDERS = (_PACKAGE / "chips", _PACKAGE.parent / "configs" / "chips")
 """Folders of an installed package (pyproject.toml puts the files there), and of a checkout."""
 
 
-class Memory(NamedTuple):
+class ChipMemory(NamedTuple):
     """Memory of all devices of a chip together. bytes_per_second: rate at which it can be read."""
 
     bytes: int
@@ -94,7 +94,7 @@ class Chip(NamedTuple):
     device: str
     platform: Literal["tpu", "gpu", "cpu"]
     devices: int
-    memory: Memory
+    memory: ChipMemory
     ops_per_second: Mapping[str, float]
     ops_source: str
     links: Links
@@ -127,6 +127,6 @@ def read_chip(name: str) -> Chip:
         raise ParameterError("chip", f"{quoted(name)} is no chip that is known; there are {', '.join(files)}")
     values: dict[str, Any] = yaml.safe_load(files[name].read_text())
     ops = dict(values.pop("ops_per_second"))
-    parts = {"memory": Memory, "links": Links, "network": Network}
+    parts = {"memory": ChipMemory, "links": Links, "network": Network}
     made = {key: kind(**values.pop(key)) for key, kind in parts.items()}
     return Chip(name=name, **values, **made, ops_source=ops.pop("source"), ops_per_second=ops)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from jaxinfer.engine.step.buckets import bucket_of, make_buckets
 from jaxinfer.plan.compiled import Compiled, ProgramName, Request, label
-from jaxinfer.plan.compiling import Answer, Bounds, compile_programs, target_folder, target_of
+from jaxinfer.plan.compiling import Bounds, CompileAnswer, compile_programs, target_folder, target_of
 from jaxinfer.plan.estimate import MeshPlan
 from jaxinfer.plan.expected import differences
 
@@ -21,11 +21,11 @@ _EXTRAS = {"tpu": "compile-tpu", "cuda": "compile-gpu"}
 class Compilation:
     """Compiled programs of a mesh. differs: differences between a compiler's figures and those from shapes."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[CompileAnswer, ...]
     differs: tuple[str, ...]
 
     @property
-    def programs(self) -> list[tuple[Compiled, Answer]]:
+    def programs(self) -> list[tuple[Compiled, CompileAnswer]]:
         """What compilers say of each program that was compiled."""
         return [(answer.compiled, answer) for answer in self.answers if answer.compiled is not None]
 
@@ -86,7 +86,7 @@ def compile_plan(
     """The plan with the compiler's temporaries, and what it said. again: plans the mesh with what they take. told:
     hears a line about each program."""
 
-    def tell(answer: Answer) -> None:
+    def tell(answer: CompileAnswer) -> None:
         if told is not None:
             told(f"{plan.name}: {label(answer.name)} {_said(answer)}")
 
@@ -106,7 +106,7 @@ def compile_plan(
     return plan if found.temporaries is None else again(found.temporaries), found
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: CompileAnswer) -> str:
     if answer.compiled is None:
         return f"was not compiled: {answer.problem}"
     return "was compiled before" if answer.kept else f"compiled in {answer.compiled.seconds:.1f} s"

@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     bytes: int = 16 << 30
 
 
-class Answer(NamedTuple):
+class CompileAnswer(NamedTuple):
     """Answer for one program. compiled: None if it was not compiled; `problem` says why. kept: True if it was known
     before."""
 
@@ -72,12 +72,14 @@ def target_of(chip: Chip) -> Target | None:
     return None
 
 
-def compile_programs(request: Request, bounds: Bounds, told: Callable[[Answer], None] | None = None) -> list[Answer]:
+def compile_programs(
+    request: Request, bounds: Bounds, told: Callable[[CompileAnswer], None] | None = None
+) -> list[CompileAnswer]:
     """Each program of the request, in its order. told: hears of each as soon as it is known."""
     target = read_target(Path(request.folder), request.topology.target)
     keys = {name: _key(request, target, name) for name in request.names}
     known = ((name, _known(keys[name], name)) for name in request.names)
-    answers = {name: Answer(name, found, kept=True) for name, found in known if found is not None}
+    answers = {name: CompileAnswer(name, found, kept=True) for name, found in known if found is not None}
     for answer in answers.values():
         _tell(told, answer)
     missing = [name for name in request.names if name not in answers]
@@ -91,12 +93,12 @@ def compile_programs(request: Request, bounds: Bounds, told: Callable[[Answer], 
     return [answers[name] for name in request.names]
 
 
-def _tell(told: Callable[[Answer], None] | None, answer: Answer) -> None:
+def _tell(told: Callable[[CompileAnswer], None] | None, answer: CompileAnswer) -> None:
     if told is not None:
         told(answer)
 
 
-def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answer]:
+def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[CompileAnswer]:
     """Compile programs in one process and yield their answers, the first at least; others are left out if it ends
     earlier."""
     with tempfile.TemporaryFile() as errors:
@@ -113,7 +115,7 @@ def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answe
             for name in request.names:
                 answer = _answer(process, lines, name, bounds)
                 if answer is None:
-                    yield Answer(name, None, _last_words(process, errors))
+                    yield CompileAnswer(name, None, _last_words(process, errors))
                     return
                 yield answer
                 if process.returncode is not None:
@@ -149,7 +151,7 @@ def _read(stream: IO[bytes], lines: "queue.Queue[bytes | None]") -> None:
 
 def _answer(
     process: "subprocess.Popen[bytes]", lines: "queue.Queue[bytes | None]", name: ProgramName, bounds: Bounds
-) -> Answer | None:
+) -> CompileAnswer | None:
     """None where the process ended without one. One that takes too much is ended."""
     deadline = time.monotonic() + bounds.seconds
     while True:
@@ -167,21 +169,21 @@ def _answer(
             return found
 
 
-def _told(line: bytes, name: ProgramName) -> Answer | None:
+def _told(line: bytes, name: ProgramName) -> CompileAnswer | None:
     """None of a line that a compiler has written."""
     if not line.startswith(MARK.encode()):
         return None
     try:
         values = json.loads(line[len(MARK) :])
         problem = values.get("error", "")
-        return Answer(name, None if problem else Compiled.of(values), problem)
+        return CompileAnswer(name, None if problem else Compiled.of(values), problem)
     except (ValueError, TypeError, KeyError):
-        return Answer(name, None, "what was told of it cannot be read")
+        return CompileAnswer(name, None, "what was told of it cannot be read")
 
 
-def _ended(process: "subprocess.Popen[bytes]", name: ProgramName, problem: str) -> Answer:
+def _ended(process: "subprocess.Popen[bytes]", name: ProgramName, problem: str) -> CompileAnswer:
     _end(process)
-    return Answer(name, None, problem)
+    return CompileAnswer(name, None, problem)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

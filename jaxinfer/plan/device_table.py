@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.plan.estimate import MeshPlan
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 
 _LEAST = 128
 """Tokens before, of the first lengths."""
@@ -28,10 +28,11 @@ def device_table(plan: MeshPlan) -> dict[str, Any]:
         "pages": list(plan.memory.blocks),
         "page_tokens": plan.shapes.block_size,
         "decode": [
-            [rows, before, plan.time(Rows(rows, 1, before)).seconds] for rows, before in product(buckets.rows, lengths)
+            [rows, before, plan.time(ShardRows(rows, 1, before)).seconds]
+            for rows, before in product(buckets.rows, lengths)
         ],
         "mixed": [
-            [tokens, before, plan.mixed_time(Rows(prompts, tokens // prompts, before)).seconds]
+            [tokens, before, plan.mixed_time(ShardRows(prompts, tokens // prompts, before)).seconds]
             for tokens, before in product(buckets.tokens, lengths)
             if before + tokens // (prompts := -(-tokens // plan.shapes.max_model_len)) <= plan.shapes.max_model_len
         ],

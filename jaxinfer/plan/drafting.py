@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxinfer.build.sized import Sized
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config
-from jaxinfer.plan.work import DeviceModel, Rows, device_head, device_model
+from jaxinfer.plan.work import DeviceModel, ShardRows, device_head, device_model
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.drafting.drafter import READ_AGAIN
 from jaxinfer.runner.step.draft_model import followed_group
@@ -43,7 +43,7 @@ class DraftPlan:
         """The tokens that a row gets on average from a step that drafts."""
         return sum(self.acceptance**place for place in range(self.speculation.tokens + 1))
 
-    def passes(self, rows: Rows) -> tuple[tuple[int, Rows], ...]:
+    def passes(self, rows: ShardRows) -> tuple[tuple[int, ShardRows], ...]:
         """Return the draft model's passes of a step: how often, and over which rows. The first reads all that is new to
         the model. rows: of decode."""
         first = rows._replace(tokens=READ_AGAIN, scored=1)

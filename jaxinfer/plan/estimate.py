@@ -20,7 +20,7 @@ from jaxinfer.plan.hand_over import HandOver, hand_over
 from jaxinfer.plan.pipeline import StagedStep, flow_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
-from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, placed_model, step_of
+from jaxinfer.plan.work import DeviceModel, DeviceStep, ShardRows, StepPart, placed_model, step_of
 from jaxinfer.runner.fit.cpu_memory import cpu_blocks
 from jaxinfer.runner.fit.memory import (
     fit_blocks,
@@ -155,20 +155,20 @@ class MeshPlan:
     def _blocks_of(self, tokens: int) -> list[int]:
         return sequence_blocks([group.window for group in self.shapes.groups], tokens, self.shapes.block_size)
 
-    def step(self, *rows: Rows) -> Step:
+    def step(self, *rows: ShardRows) -> DeviceStep:
         """Return the step of one shard, in the slowest stage."""
         return step_of(self._models[self._slowest(*rows)], rows, self.imbalance)
 
-    def time(self, *rows: Rows) -> StepTime:
+    def time(self, *rows: ShardRows) -> StepTime:
         """Estimate the time of a step in which every shard has these rows, in the slowest stage."""
         return max(self.stage_times(*rows), key=lambda time: time.seconds)
 
-    def mixed_time(self, *rows: Rows) -> StepTime:
+    def mixed_time(self, *rows: ShardRows) -> StepTime:
         """Estimate the time of a step with prompts, which the draft model reads too."""
         read = [each._replace(scored=0) for each in rows]
         return self._with_drafts(self.time(*rows), [(1, read)])
 
-    def draft_time(self, rows: Rows) -> StepTime:
+    def draft_time(self, rows: ShardRows) -> StepTime:
         """Estimate the time of a step in which these decoding rows draft: to make the drafts, and to check them in a
         pass over all their positions."""
         assert self.drafter is not None
@@ -176,20 +176,20 @@ class MeshPlan:
         checked = self.time(rows._replace(tokens=positions, scored=positions))
         return self._with_drafts(checked, [(times, [each]) for times, each in self.drafter.passes(rows)])
 
-    def should_draft(self, rows: Rows) -> bool:
+    def should_draft(self, rows: ShardRows) -> bool:
         """Return whether drafts give these rows more tokens a second."""
         return self.drafter is not None and self._drafted_token_seconds(rows) < self.time(rows).seconds
 
-    def token_seconds(self, rows: Rows) -> float:
+    def token_seconds(self, rows: ShardRows) -> float:
         """Estimate the time until each of these decoding rows has a token more, on average, with drafts if they pay."""
         plain = self.time(rows).seconds
         return plain if self.drafter is None else min(plain, self._drafted_token_seconds(rows))
 
-    def _drafted_token_seconds(self, rows: Rows) -> float:
+    def _drafted_token_seconds(self, rows: ShardRows) -> float:
         assert self.drafter is not None
         return self.draft_time(rows).seconds / self.drafter.tokens
 
-    def _with_drafts(self, time: StepTime, passes: Sequence[tuple[int, Sequence[Rows]]]) -> StepTime:
+    def _with_drafts(self, time: StepTime, passes: Sequence[tuple[int, Sequence[ShardRows]]]) -> StepTime:
         """Add the time of the draft model's passes over rows, each so many times."""
         if self.drafter is None or self.drafter.model is None:
             return time
@@ -198,11 +198,11 @@ class MeshPlan:
         ops, size = sum(term.ops for term in together.terms), sum(term.bytes for term in together.terms)
         return StepTime((*time.terms, Term("drafts", together.seconds, together.bound, ops, size)))
 
-    def stage_times(self, *rows: Rows) -> tuple[StepTime, ...]:
+    def stage_times(self, *rows: ShardRows) -> tuple[StepTime, ...]:
         """Estimate the time of a step in each stage."""
         return tuple(self._time(stage, model, rows) for stage, model in enumerate(self._models))
 
-    def staged_step(self, *rows: Rows) -> StagedStep:
+    def staged_step(self, *rows: ShardRows) -> StagedStep:
         """Return a step as it passes the stages of a pipeline."""
         tokens = sum(each.count * each.tokens for each in rows)
         seconds = tuple(time.seconds for time in self.stage_times(*rows))
@@ -222,9 +222,9 @@ class MeshPlan:
         pipeline, as many steps as there are stages share the requests out."""
         return self.time(self.decode_rows(batch, length))
 
-    def decode_rows(self, batch: int, length: int) -> Rows:
+    def decode_rows(self, batch: int, length: int) -> ShardRows:
         """The rows of a shard in the largest of such steps."""
-        return Rows(-(-batch // (self.mesh.data * self.mesh.stages)), 1, length)
+        return ShardRows(-(-batch // (self.mesh.data * self.mesh.stages)), 1, length)
 
     def decode_exchanges(self, batch: int) -> tuple[Exchange, ...]:
         """Return the exchanges of a decode step of `batch` requests."""
@@ -236,28 +236,28 @@ class MeshPlan:
             return sum(self.mixed_time(rows).seconds for rows in self._chunks(tokens))
         return flow_seconds([self.staged_step(rows) for rows in self._chunks(tokens)])
 
-    def _chunks(self, tokens: int) -> Iterator[Rows]:
+    def _chunks(self, tokens: int) -> Iterator[ShardRows]:
         """Steps of a prompt alone. Those of a pipeline share it out, so that stages compute side by side."""
         before, most = 0, self.shapes.max_num_batched_tokens
         while before < tokens:
             left = tokens - before
             count = min(left, prompt_share(left, len(self.stages), most, decoding=False) if self.stages else most)
-            yield Rows(1, count, before, int(before + count == tokens))
+            yield ShardRows(1, count, before, int(before + count == tokens))
             before += count
 
     @property
     def _models(self) -> Sequence[DeviceModel]:
         return [one.model for one in self.stages] or [self.model]
 
-    def _slowest(self, *rows: Rows) -> int:
+    def _slowest(self, *rows: ShardRows) -> int:
         seconds = [time.seconds for time in self.stage_times(*rows)]
         return seconds.index(max(seconds))
 
-    def _time(self, stage: int, model: DeviceModel, rows: Sequence[Rows]) -> StepTime:
+    def _time(self, stage: int, model: DeviceModel, rows: Sequence[ShardRows]) -> StepTime:
         step = step_of(model, rows, self.imbalance)
         return StepTime((*_merged(self._parts(step)), *self._exchanges(step.exchanges, stage)))
 
-    def _parts(self, step: Step) -> list[Term]:
+    def _parts(self, step: DeviceStep) -> list[Term]:
         bandwidth = self.chip.memory.bytes_per_second / self.chip.devices
         found = []
         for part in step.parts:
@@ -271,7 +271,7 @@ class MeshPlan:
             found.append(Term(part.name, seconds, bound, part.ops, part.bytes))
         return [term for term in found if term.seconds]
 
-    def _measured(self, part: Part) -> float | None:
+    def _measured(self, part: StepPart) -> float | None:
         """Seconds of its calls, where they were measured, and in the model's type."""
         tables = self.chip.measured
         known = f"products.{self.model.dtype.name}" in tables and all(call.table in tables for call in part.calls)

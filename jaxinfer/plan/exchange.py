@@ -33,7 +33,7 @@ class Exchange(NamedTuple):
     count: int
 
 
-class Group(NamedTuple):
+class ExchangeGroup(NamedTuple):
     """Devices that exchange, as they lie on chips. devices: of a chip. extents: chips along each dimension of the
     topology, none where there is no torus. chips: of a host."""
 
@@ -43,14 +43,14 @@ class Group(NamedTuple):
     extents: tuple[int, ...] = ()
 
 
-def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: Chip, stage: int = 0) -> Group:
+def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: Chip, stage: int = 0) -> ExchangeGroup:
     """Devices along `axes` that include the first of a stage."""
     numbers = device_numbers(mesh, axes, stage)
     chips = sorted({number // chip.devices for number in numbers})
     hosts = {host_of(number, topology) for number in chips}
     places = [chip_place(number, topology, chip) for number in chips]
     extents = tuple(len(set(along)) for along in zip(*places, strict=True))
-    return Group(len(numbers) // len(chips), len(chips) // len(hosts), len(hosts), extents)
+    return ExchangeGroup(len(numbers) // len(chips), len(chips) // len(hosts), len(hosts), extents)
 
 
 def device_numbers(mesh: MeshConfig, axes: Collection[str], stage: int) -> list[int]:
@@ -108,7 +108,7 @@ def _part(size: float, parts: int) -> float:
     return size * (parts - 1) / parts
 
 
-def _over_torus(size: int, passes: int, group: Group, topology: Topology, chip: Chip) -> float:
+def _over_torus(size: int, passes: int, group: ExchangeGroup, topology: Topology, chip: Chip) -> float:
     chips = group.chips * group.hosts
     if chips == 1:
         return 0.0
@@ -133,7 +133,7 @@ def _links(extent: int, ring: int) -> int:
     return extent - 1 if extent < 3 else 2 if extent == ring else 1
 
 
-def _through_switch(size: int, passes: int, group: Group, chip: Chip) -> float:
+def _through_switch(size: int, passes: int, group: ExchangeGroup, chip: Chip) -> float:
     seconds = 0.0
     if group.chips > 1:
         links = chip.links

@@ -12,7 +12,7 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.plan.compiled import Compiled, ProgramName
 from jaxinfer.plan.estimate import MeshPlan
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.experts.load import load_shape_of
 from jaxinfer.runner.fit.device_weights import device_bytes, placed_plan
@@ -35,7 +35,7 @@ def expected(plan: MeshPlan, name: ProgramName) -> Expected:
     kind, size = name
     exchanges: Counter[tuple[str, int]] = Counter()
     if kind in ("decode", "mixed"):
-        rows = Rows(size, 1, 1) if kind == "decode" else Rows(1, size, 0)
+        rows = ShardRows(size, 1, 1) if kind == "decode" else ShardRows(1, size, 0)
         hidden = size * plan.model.config.hidden_size * plan.model.dtype.itemsize
         for one in plan.step(rows).exchanges:
             if one.bytes == hidden:  # rows of a quantised embedding are exchanged as XLA likes

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from jaxinfer.plan.charts import Bar, Scale, Series, bar_chart, line_chart
+from jaxinfer.plan.charts import Bar, ChartLine, Scale, bar_chart, line_chart
 from jaxinfer.plan.report import MeshReport, Report, asked_of, cells, notes
 
 _STYLE = """
@@ -55,7 +55,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     yield "</table></div>"
 
 
-def _curve(mesh: MeshReport) -> Series:
+def _curve(mesh: MeshReport) -> ChartLine:
     """From one request to as many as are asked for."""
     found = [one for one in mesh.curve if one.itl > 0]
     points = tuple((1e3 * one.itl, one.tokens_per_second / mesh.plan.chips) for one in found)
@@ -63,7 +63,7 @@ def _curve(mesh: MeshReport) -> Series:
         f"{one.batch:,} requests, {px:.2f} ms, {py:,.0f} tokens a second and chip"
         for one, (px, py) in zip(found, points, strict=True)
     )
-    return Series(mesh.plan.name, points, hints)
+    return ChartLine(mesh.plan.name, points, hints)
 
 
 def _steps(mesh: MeshReport) -> Iterator[Bar]:

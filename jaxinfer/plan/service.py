@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxinfer.engine.scheduler.stage_rows import LEAST_PROMPT_TOKENS, prompt_share, prompt_steps
 from jaxinfer.plan.estimate import MeshPlan
 from jaxinfer.plan.pipeline import Round, steady_round
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 
 _REPEATS = 4
 """After which what steps have of prompts moves no more."""
@@ -55,17 +55,17 @@ def _of_one_stage(plan: MeshPlan, workload: Workload, batch: int) -> Service:
     rows = min(rows, at_once * (own + decoded) // own)
     batch = min(batch, rows * plan.mesh.data)
     others = own * (rows - at_once) / at_once  # steps with prompts while a request decodes
-    drafting = _drafting_steps(plan, Rows(rows, 1, workload.middle), decoded)
+    drafting = _drafting_steps(plan, ShardRows(rows, 1, workload.middle), decoded)
     if drafting > others:
         others, at_once = drafting, max(1, round(rows * own / (drafting + own)))
-    decode = plan.token_seconds(Rows(rows, 1, workload.middle))
-    mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, workload.middle))
+    decode = plan.token_seconds(ShardRows(rows, 1, workload.middle))
+    mixed = _mixed_seconds(plan, workload.tokens_in, at_once, ShardRows(rows - at_once, 1, workload.middle))
     decoding = others * mixed + (decoded - others) * decode
     rate = batch * workload.tokens_out / (own * mixed + decoding)
     return Service(batch, plan.prefill(workload.tokens_in), decoding / max(decoded, 1), rate)
 
 
-def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
+def _drafting_steps(plan: MeshPlan, rows: ShardRows, decoded: int) -> float:
     """Return the least number of steps with prompts of others while one of these rows decodes so many tokens, if drafts
     pay. Rows then end one by one, each with a step of its own for its successor, in which nobody drafts."""
     if plan.drafter is None or not plan.should_draft(rows):
@@ -76,11 +76,11 @@ def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
     return ends * decoded / (tokens + ends)
 
 
-def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
+def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: ShardRows) -> float:
     """Estimate the seconds of a step with so many prompts, or with the middle part of a prompt that is longer than a
     step."""
     chunk = min(tokens, plan.shapes.max_num_batched_tokens)
-    return plan.mixed_time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
+    return plan.mixed_time(ShardRows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
 
 
 def decode_round(plan: MeshPlan, batch: int, length: int) -> Round:
@@ -89,11 +89,11 @@ def decode_round(plan: MeshPlan, batch: int, length: int) -> Round:
     return steady_round([plan.staged_step(rows) for rows in _shares(plan, -(-batch // plan.mesh.data), length)])
 
 
-def _shares(plan: MeshPlan, rows: int, length: int) -> Iterator[Rows]:
+def _shares(plan: MeshPlan, rows: int, length: int) -> Iterator[ShardRows]:
     """A shard's rows, as the steps of a pipeline share them out (`StageRows.due`); of fewer than stages one a step."""
     steps = min(plan.mesh.stages, rows)
     for turn in range(steps):
-        yield Rows(rows * (turn + 1) // steps - rows * turn // steps, 1, length)
+        yield ShardRows(rows * (turn + 1) // steps - rows * turn // steps, 1, length)
 
 
 class _Prompts(NamedTuple):
@@ -143,10 +143,10 @@ def _of_prompts(plan: MeshPlan, workload: Workload, batch: int) -> Service:
     return Service(batch, ttft, 0.0, min(full, batch / ttft))
 
 
-def _chunk_rows(tokens: int, prompt: int) -> Rows:
+def _chunk_rows(tokens: int, prompt: int) -> ShardRows:
     """Tokens of a step that are of prompts: whole ones, or the middle of one."""
     count = -(-tokens // prompt)
-    return Rows(count, tokens // count, (prompt - tokens // count) // 2)
+    return ShardRows(count, tokens // count, (prompt - tokens // count) // 2)
 
 
 def _prompts(plan: MeshPlan, workload: Workload, rows: int) -> _Prompts:
@@ -194,6 +194,6 @@ def _round_seconds(plan: MeshPlan, workload: Workload, decoding: int, prompts: _
     return seconds
 
 
-def _padded(shares: Sequence[Rows], plan: MeshPlan) -> list[tuple[Rows, ...]]:
+def _padded(shares: Sequence[ShardRows], plan: MeshPlan) -> list[tuple[ShardRows, ...]]:
     """A round of as many steps as there are stages, some of which may have no rows that decode."""
     return [(rows,) for rows in shares] + [()] * (plan.mesh.stages - len(shares))

@@ -28,7 +28,7 @@ _PRODUCTS = {"int8": "int8", "e4m3": "float8"}
 """Types that products are computed in, by what a scheme rounds activations to; of others, that of activations."""
 
 
-class Call(NamedTuple):
+class MeasuredCall(NamedTuple):
     """A computation that may have been measured: `count` times the value of a table of `chip.TABLES` at a point."""
 
     table: str
@@ -36,7 +36,7 @@ class Call(NamedTuple):
     count: int = 1
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """Part of a step, bound by its operations or by its bytes. kind: the type of products' operands. calls: its
     computations, if any that may have been measured."""
 
@@ -44,17 +44,17 @@ class Part(NamedTuple):
     ops: float
     bytes: float
     kind: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[MeasuredCall, ...] = ()
 
 
-class Step(NamedTuple):
+class DeviceStep(NamedTuple):
     """Parts follow one another, and so do exchanges."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     exchanges: tuple[Exchange, ...]
 
 
-class Rows(NamedTuple):
+class ShardRows(NamedTuple):
     """Rows of one shard of a step. tokens: of each; before: tokens of each that are in KV already; scored: positions of
     each."""
 
@@ -210,20 +210,20 @@ def _device_experts(
     return DeviceExperts(layers, experts.count, experts.chosen, slots, numbers, size, _kind(weights[0], dtype))
 
 
-def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) -> Step:
+def step_of(model: DeviceModel, rows: Sequence[ShardRows], imbalance: float = 1.0) -> DeviceStep:
     """rows: of one shard, all in one step. imbalance: tokens of the busiest device's experts over the mean; without
     effect where each device has a part of every expert."""
     rows = [each for each in rows if each.count]
-    return Step(tuple(_parts(model, rows, imbalance)), tuple(_exchanges(model, rows)))
+    return DeviceStep(tuple(_parts(model, rows, imbalance)), tuple(_exchanges(model, rows)))
 
 
-def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterator[Part]:
+def _parts(model: DeviceModel, rows: Sequence[ShardRows], imbalance: float) -> Iterator[StepPart]:
     tokens, scored = sum(each.count * each.tokens for each in rows), sum(each.count * each.scored for each in rows)
     for each in model.weights:
         calls = (_product(each.kind, tokens, *sizes) for sizes in each.matrices)
-        yield Part("weights", 2.0 * tokens * each.numbers, each.bytes, each.kind, tuple(calls))
+        yield StepPart("weights", 2.0 * tokens * each.numbers, each.bytes, each.kind, tuple(calls))
     width, layers = model.config.hidden_size, len(model.config.layers)
-    yield Part("between products", 0.0, 0.0, model.dtype.name, (Call("layer", (tokens, width), layers),))
+    yield StepPart("between products", 0.0, 0.0, model.dtype.name, (MeasuredCall("layer", (tokens, width), layers),))
     devices = model.mesh.shards("expert")
     busy = min(imbalance, devices)
     for one in model.experts:
@@ -231,26 +231,26 @@ def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterat
         # Of those that a token chooses, some device has its share at least, and whole ones.
         least = -(-one.chosen // devices)
         touched = max(least, one.slots * (1 - (1 - one.chosen / one.count) ** (tokens * busy)))
-        yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
+        yield StepPart("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
     if scored and model.config.ends:
         numbers, size = model.head
         kind, plain = model.dtype.name, model.config.head_scheme is None
         calls = (_product(kind, scored, width, numbers // width, 1),) if plain else ()
-        yield Part("head", 2.0 * scored * numbers, size, kind, calls)
-        yield Part("sampling", 0.0, 0.0, kind, (Call("sampling", (scored, numbers // width)),))
+        yield StepPart("head", 2.0 * scored * numbers, size, kind, calls)
+        yield StepPart("sampling", 0.0, 0.0, kind, (MeasuredCall("sampling", (scored, numbers // width)),))
     for decoding in (True, False):
         if some := [each for each in rows if (each.tokens == 1) == decoding]:
             yield _attention(model, some, decoding)
 
 
-def _product(kind: str, rows: float, inputs: int, outputs: int, count: int) -> Call:
-    return Call(f"products.{kind}", (rows, inputs, outputs), count)
+def _product(kind: str, rows: float, inputs: int, outputs: int, count: int) -> MeasuredCall:
+    return MeasuredCall(f"products.{kind}", (rows, inputs, outputs), count)
 
 
-def _attention(model: DeviceModel, rows: Sequence[Rows], decoding: bool) -> Part:
+def _attention(model: DeviceModel, rows: Sequence[ShardRows], decoding: bool) -> StepPart:
     """decoding: each row has one token."""
     ops = size = 0.0
-    calls: list[Call] = []
+    calls: list[MeasuredCall] = []
     for group, token, pair in zip(model.config.kv_groups, model.kv_bytes, model.pair_ops, strict=True):
         layers = len(group.layers)
         for each in rows:
@@ -258,8 +258,8 @@ def _attention(model: DeviceModel, rows: Sequence[Rows], decoding: bool) -> Part
             ops += each.count * pairs * pair
             size += each.count * token * (keys + each.tokens)
             if decoding and group.kv.codes is None:
-                calls.append(Call("attention", (each.count, keys, token / layers), layers))
-    return Part("keys and values", ops, size, model.dtype.name, tuple(calls))
+                calls.append(MeasuredCall("attention", (each.count, keys, token / layers), layers))
+    return StepPart("keys and values", ops, size, model.dtype.name, tuple(calls))
 
 
 def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> float:
@@ -268,7 +268,7 @@ def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> flo
     return 2.0 * heads / mesh.shards("kv_heads") * (group.kv.key_dim + group.kv.value_dim)
 
 
-def _seen(rows: Rows, window: int | None) -> tuple[float, int]:
+def _seen(rows: ShardRows, window: int | None) -> tuple[float, int]:
     """Count, for one row, the pairs of a query and a key that it sees, and the keys that any of its queries sees."""
     first, last = rows.before + 1, rows.before + rows.tokens
     if window is None:
@@ -295,7 +295,7 @@ def _row(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfi
     return tuple(stored_bytes(form.shape, form.dtype) for form in forms)
 
 
-def _exchanges(model: DeviceModel, rows: Sequence[Rows]) -> Iterator[Exchange]:
+def _exchanges(model: DeviceModel, rows: Sequence[ShardRows]) -> Iterator[Exchange]:
     tokens = sum(each.count * each.tokens for each in rows)
     counts: Counter[tuple[int, tuple[str, ...]]] = Counter()
     if model.config.embeds and (vocabulary := _axes(model.mesh, "vocab")):

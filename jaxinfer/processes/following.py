@@ -8,14 +8,14 @@ from aiohttp import web
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.console.messages import show
-from jaxinfer.hosts.launch import Place
+from jaxinfer.hosts.launch import HostPlace
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.run import bind_socket
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.version import __version__
 
 
-async def serve_follower(config: EngineConfig, options: ServerConfig, place: Place) -> int:
+async def serve_follower(config: EngineConfig, options: ServerConfig, place: HostPlace) -> int:
     """Follows host 0 until it ends, or until a signal; the exit status, as of a Supervisor. `/healthz` and `/readyz`
     are served meanwhile; requests are host 0's."""
     probes = _Probes(place)
@@ -35,7 +35,7 @@ async def serve_follower(config: EngineConfig, options: ServerConfig, place: Pla
 class _Probes:
     """Health probes of a follower. ready: host 0 can send calls."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostPlace) -> None:
         self.ready = False
         self._place = place
 

@@ -14,13 +14,13 @@ from jaxinfer.config_tree import settings
 from jaxinfer.hosts.access import hosts_key
 from jaxinfer.hosts.facts import Facts, installed_versions
 from jaxinfer.hosts.following import HostFollower
-from jaxinfer.hosts.launch import Place, find_place
+from jaxinfer.hosts.launch import HostPlace, find_place
 from jaxinfer.hosts.leading import HostLeader
 from jaxinfer.hosts.team import ALONE, Team
-from jaxinfer.hosts.timing import Timing
+from jaxinfer.hosts.timing import HostTiming
 from jaxinfer.parallel.asked_mesh import asked_mesh
 from jaxinfer.parallel.mesh_file import mesh_text
-from jaxinfer.processes.team import Leader, Member
+from jaxinfer.processes.team import Leader, TeamMember
 from jaxinfer.serving.config import ServerConfig
 
 log = logging.getLogger(__name__)
@@ -31,22 +31,22 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _TELL_SECONDS = 1.0
 
 
-def timing_of(config: EngineConfig, options: ServerConfig) -> Timing:
+def timing_of(config: EngineConfig, options: ServerConfig) -> HostTiming:
     """Return how long hosts wait for each other; the limits are those between the processes of one host."""
     step = config.scheduler.step_timeout
     if not options.heartbeat_seconds:
-        return Timing(silence=math.inf, step=step)
-    return Timing(options.heartbeat_seconds, options.silence_seconds, step)
+        return HostTiming(silence=math.inf, step=step)
+    return HostTiming(options.heartbeat_seconds, options.silence_seconds, step)
 
 
-def place_of(config: EngineConfig) -> Place | None:
+def place_of(config: EngineConfig) -> HostPlace | None:
     """Return the place of this host; None for an engine on one host. Raises ParameterError."""
     asked = config.hosts
     return find_place(asked.coordinator, asked.num_hosts, asked.host_id, os.environ)
 
 
 @contextlib.contextmanager
-def leading_team(config: EngineConfig, timing: Timing) -> Iterator[Team]:
+def leading_team(config: EngineConfig, timing: HostTiming) -> Iterator[Team]:
     """Host 0 with all others, which have joined; or one host alone. The process ends where a host is lost."""
     place = place_of(config)
     if place is None:
@@ -61,14 +61,14 @@ def leading_team(config: EngineConfig, timing: Timing) -> Iterator[Team]:
 
 
 @contextlib.contextmanager
-def following_team(config: EngineConfig, timing: Timing) -> Iterator[tuple[Member, HostFollower]]:
+def following_team(config: EngineConfig, timing: HostTiming) -> Iterator[tuple[TeamMember, HostFollower]]:
     """Another host, which has joined host 0. The process ends where a host is lost."""
     place = place_of(config)
     assert place is not None
     key, facts = hosts_key(config.hosts.hosts_key, os.environ), first_facts(config)
     with HostFollower(place.num_hosts, place.host_id, facts, lost=_end, key=key, timing=timing) as stream:
         stream.join(place.stream)
-        yield Member(place, stream), stream
+        yield TeamMember(place, stream), stream
 
 
 def first_facts(config: EngineConfig) -> Facts:

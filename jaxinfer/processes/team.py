@@ -7,14 +7,14 @@ from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.following import HostFollower
-from jaxinfer.hosts.launch import Place
+from jaxinfer.hosts.launch import HostPlace
 from jaxinfer.hosts.leading import HostLeader
 
 
 class Leader:
     """Host 0, whose stream `hosts` all others have joined. devices: of each host."""
 
-    def __init__(self, place: Place, hosts: HostLeader, devices: int):
+    def __init__(self, place: HostPlace, hosts: HostLeader, devices: int):
         self.place = place
         self._devices = devices
         self.num_hosts = place.num_hosts
@@ -39,10 +39,10 @@ class Leader:
         return (HostReading(self._devices), *others)
 
 
-class Member:
+class TeamMember:
     """Another host, which has joined by `stream`."""
 
-    def __init__(self, place: Place, stream: HostFollower):
+    def __init__(self, place: HostPlace, stream: HostFollower):
         self.place = place
         self.num_hosts = place.num_hosts
         self._stream = stream

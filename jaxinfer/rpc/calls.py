@@ -5,15 +5,15 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
-from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.admission import RequestLimit
 from jaxinfer.serving.errors import ErrorKind, RequestError
 from jaxinfer.serving.requests.endpoint import checked_id
 
 
-class Calls:
+class OpenCalls:
     """Lets calls in, and ends them by id. Ids need not be the only ones of their kind."""
 
-    def __init__(self, admission: Admission):
+    def __init__(self, admission: RequestLimit):
         self._admission = admission
         self._open: dict[str, list[asyncio.Timeout]] = {}
         self._idle = asyncio.Event()

@@ -14,7 +14,7 @@ from jaxinfer.rpc import jaxinfer_pb2_grpc
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
-class GenerateOptions(TypedDict, total=False):
+class GenerateFields(TypedDict, total=False):
     """Parameters of a request, as jaxinfer.proto describes them; None is not said."""
 
     request_id: str | None
@@ -72,7 +72,7 @@ class JaxinferClient:
         await self._channel.close()
 
     async def generate(
-        self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]
+        self, prompt: str | Sequence[int], **options: Unpack[GenerateFields]
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Continues a text or token ids; what comes is what the engine adds, and at last the usage.
 
@@ -116,7 +116,7 @@ class JaxinferClient:
             return (await self._stub.Detokenize(request, metadata=self._metadata)).text
 
 
-def _request(prompt: str | Sequence[int], options: GenerateOptions) -> pb.GenerateRequest:
+def _request(prompt: str | Sequence[int], options: GenerateFields) -> pb.GenerateRequest:
     said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, value in said.items():
         try:

@@ -9,7 +9,7 @@ import grpc
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import jaxinfer_pb2_grpc
 from jaxinfer.rpc.access import ACCEPTED_KEY
-from jaxinfer.rpc.calls import Calls
+from jaxinfer.rpc.calls import OpenCalls
 from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_stats, pack_usage
 from jaxinfer.rpc.requests import completion_body, prepare
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
@@ -26,7 +26,7 @@ REQUEST_ID = "x-request-id"
 class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
     """jaxinfer.proto says what each call does."""
 
-    def __init__(self, context: Context, calls: Calls):
+    def __init__(self, context: Context, calls: OpenCalls):
         self._context = context
         self._calls = calls
 

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from jaxinfer.errors import ParameterError
 from jaxinfer.rpc import jaxinfer_pb2, jaxinfer_pb2_grpc
 from jaxinfer.rpc.access import KeyInterceptor
-from jaxinfer.rpc.calls import Calls
+from jaxinfer.rpc.calls import OpenCalls
 from jaxinfer.rpc.health import HealthService
 from jaxinfer.rpc.messages import MessageInterceptor
 from jaxinfer.rpc.service import JaxinferService
@@ -40,12 +40,12 @@ class GrpcServer:
         """Full names of what is served, but for reflection."""
         self._server: grpc.aio.Server | None = None
         self._health: HealthService | None = None
-        self._calls: Calls | None = None
+        self._calls: OpenCalls | None = None
 
     async def start(self, context: Context) -> None:
         """Listens at the settings' host and `grpc_port`. Raises ParameterError where it cannot."""
         options = context.options
-        self._calls = Calls(context.admission)
+        self._calls = OpenCalls(context.admission)
         server = self._server = grpc.aio.server(
             interceptors=[KeyInterceptor(options.api_keys), MessageInterceptor(options)],
             options=_channel_options(options),
@@ -102,7 +102,7 @@ def _channel_options(options: ServerConfig) -> list[tuple[str, Any]]:
     ]
 
 
-def _add_vllm_engine(context: Context, calls: Calls, server: grpc.aio.Server) -> list[str]:
+def _add_vllm_engine(context: Context, calls: OpenCalls, server: grpc.aio.Server) -> list[str]:
     if importlib.util.find_spec("smg_grpc_proto") is None:
         return []
     try:

@@ -12,7 +12,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from jaxinfer.folder_files import is_there, read_object
-from jaxinfer.rpc.calls import Calls
+from jaxinfer.rpc.calls import OpenCalls
 from jaxinfer.rpc.requests import prepare
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.rpc.vllm_reply import VllmReply
@@ -29,7 +29,7 @@ _MOST_ABORTED = 1000
 """Request ids of one Abort."""
 
 
-def add_vllm_engine(context: Context, calls: Calls, server: grpc.aio.Server) -> str:
+def add_vllm_engine(context: Context, calls: OpenCalls, server: grpc.aio.Server) -> str:
     """Adds the service to a server that has not started; returns its full name."""
     vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngineService(context, calls), server)
     return SERVICE
@@ -49,7 +49,7 @@ def _not_here(message: str) -> Any:
 class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     """vllm_engine.proto says what each call does."""
 
-    def __init__(self, context: Context, calls: Calls):
+    def __init__(self, context: Context, calls: OpenCalls):
         self._context = context
         self._calls = calls
         self._started = time.monotonic()

@@ -14,7 +14,7 @@ from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import SERVER, Handler, error_middleware
 from jaxinfer.server.host_check import make_host_middleware
 from jaxinfer.server.incoming import ask_later, make_admission_middleware
-from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.admission import RequestLimit
 from jaxinfer.serving.bodies.unknown_fields import HEADER as IGNORED_HEADER
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields, header_value
 from jaxinfer.serving.config import ServerConfig
@@ -38,7 +38,7 @@ def make_app(
     """
     name = (*options.served_model_name, client.info.name)[0]
     metrics = ServerMetrics(client.info, name, shared)
-    admission = Admission(options.max_open_requests, lambda: metrics.rejected("max_open_requests"))
+    admission = RequestLimit(options.max_open_requests, lambda: metrics.rejected("max_open_requests"))
     budget = BodyBudget(options.max_pending_body_bytes, shared=len(options.api_keys) > 1)
     workers = Workers(text, options, name)
     app = web.Application(

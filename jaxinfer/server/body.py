@@ -10,7 +10,7 @@ from jaxinfer.server.incoming import INCOMING, IncomingBody
 from jaxinfer.serving.bodies.decode import decode_body
 from jaxinfer.serving.bodies.structure import check_structure
 from jaxinfer.serving.requests.endpoint import Choice, Endpoint, Prepared, TextEndpoint
-from jaxinfer.serving.workers.jobs import Answer, Requests
+from jaxinfer.serving.workers.jobs import BodyAnswer, Requests
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
@@ -38,14 +38,14 @@ async def receive_answer(request: web.Request, endpoint: TextEndpoint[Wire]) -> 
     incoming = request[INCOMING]
     if incoming.large:
         reply = await _read_elsewhere(request, endpoint.name, incoming)
-        assert isinstance(reply, Answer)
+        assert isinstance(reply, BodyAnswer)
         answer = reply.answer
     else:
         answer = await endpoint.answer(_decoded(request, incoming, endpoint.kind), request.app[CONTEXT].side)
     return web.Response(body=answer, content_type="application/json")
 
 
-async def _read_elsewhere(request: web.Request, name: str, incoming: IncomingBody) -> Requests | Answer:
+async def _read_elsewhere(request: web.Request, name: str, incoming: IncomingBody) -> Requests | BodyAnswer:
     context = request.app[CONTEXT]
     reply = await context.workers.read(name, incoming.data, context.client.info, key=request.get(API_KEY, ""))
     incoming.forget()

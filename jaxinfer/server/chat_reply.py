@@ -16,11 +16,11 @@ from jaxinfer.server.responses import (
     ChunkChoice,
     Delta,
     FunctionCall,
-    ToolCall,
+    ToolCallReply,
 )
 from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.context import Context
-from jaxinfer.serving.generation import Generation, Step
+from jaxinfer.serving.generation import Generation, PromptStep
 from jaxinfer.serving.requests.conversation import echoed_text
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
@@ -66,7 +66,7 @@ class ChatReply(Reply):
         """Who speaks, before the first token."""
         return [ChunkChoice(index, Delta(role="assistant", content=self._echoed)) for index in range(self._n)]
 
-    def choices(self, step: Step) -> list[ChunkChoice]:
+    def choices(self, step: PromptStep) -> list[ChunkChoice]:
         found = [choice for delta in step.deltas if (choice := self._choice(delta)) is not None]
         return [part for choice in found for part in _with_end_apart(choice)]
 
@@ -129,7 +129,7 @@ class _Answer:
         self._shows_call = False
         self.reasoning = reasoning
 
-    def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCall]:
+    def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCallReply]:
         """Return the parts that a delta adds and that can be shown; calls get their ids."""
         parts = self._parser.push(delta.text)
         if self.reasoning is not None:
@@ -145,9 +145,9 @@ class _Answer:
         chose = self._calls and not self._named
         return "tool_calls" if delta.finish_reason == "stop" and chose else delta.finish_reason
 
-    def _numbered(self, part: AnswerPart) -> AnswerPart | ToolCall | None:
+    def _numbered(self, part: AnswerPart) -> AnswerPart | ToolCallReply | None:
         if part.arguments:
-            more = ToolCall(function=FunctionCall(arguments=part.arguments), index=self._calls - 1)
+            more = ToolCallReply(function=FunctionCall(arguments=part.arguments), index=self._calls - 1)
             return more if self._shows_call else None
         if part.tool_call is None:
             return part
@@ -158,7 +158,7 @@ class _Answer:
         name, arguments = part.tool_call
         function = FunctionCall(name=name, arguments=arguments)
         call_id = f"call_{uuid.uuid4().hex[:24]}"
-        return ToolCall(id=call_id, function=function, type="function", index=self._calls - 1)
+        return ToolCallReply(id=call_id, function=function, type="function", index=self._calls - 1)
 
 
 def _with_end_apart(choice: ChunkChoice) -> list[ChunkChoice]:
@@ -171,8 +171,8 @@ def _with_end_apart(choice: ChunkChoice) -> list[ChunkChoice]:
     return [choice, end]
 
 
-def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
-    calls = [part for part in shown if isinstance(part, ToolCall)]
+def _delta(shown: list[AnswerPart | ToolCallReply]) -> Delta:
+    calls = [part for part in shown if isinstance(part, ToolCallReply)]
     texts = [part for part in shown if isinstance(part, AnswerPart)]
     content, reasoning = "".join(part.content for part in texts), "".join(part.reasoning for part in texts)
     # A chunk without any of the three has an empty content, which clients read.
@@ -211,12 +211,12 @@ def _message(deltas: list[Delta], echoed: str) -> ChatMessage:
     return message
 
 
-def _joined_calls(pieces: list[ToolCall]) -> list[ToolCall]:
+def _joined_calls(pieces: list[ToolCallReply]) -> list[ToolCallReply]:
     """Whole calls, without their number, which is said in streams only."""
-    found: dict[int | UnsetType, ToolCall] = {}
+    found: dict[int | UnsetType, ToolCallReply] = {}
     for piece in pieces:
         if piece.index not in found:
             function = FunctionCall(name=piece.function.name, arguments="")
-            found[piece.index] = ToolCall(id=piece.id, function=function, type=piece.type)
+            found[piece.index] = ToolCallReply(id=piece.id, function=function, type=piece.type)
         found[piece.index].function.arguments += piece.function.arguments
     return list(found.values())

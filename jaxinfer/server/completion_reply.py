@@ -11,7 +11,7 @@ from jaxinfer.server.reply import Reply, by_index
 from jaxinfer.server.responses import Completion, CompletionChoice, CompletionChunk, CompletionLogprobs
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.context import Context
-from jaxinfer.serving.generation import Generation, Step
+from jaxinfer.serving.generation import Generation, PromptStep
 from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
 
@@ -41,7 +41,7 @@ class CompletionReply(Reply):
         """Nothing comes before the first token."""
         return []
 
-    def choices(self, step: Step) -> list[CompletionChoice]:
+    def choices(self, step: PromptStep) -> list[CompletionChoice]:
         return [choice for delta in step.deltas if (choice := self._choice(step.prompt_index, delta)) is not None]
 
     def whole(self, parts: list[CompletionChoice]) -> bytes:

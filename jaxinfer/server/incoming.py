@@ -10,7 +10,7 @@ from aiohttp.typedefs import Middleware
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
 from jaxinfer.server.context import API_KEY
 from jaxinfer.server.errors import Handler, HttpError
-from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.admission import RequestLimit
 from jaxinfer.serving.bodies.structure import LARGE_BYTES, is_large
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
@@ -42,7 +42,7 @@ INCOMING = web.RequestKey("incoming", IncomingBody)
 """Body of a request until it is decoded."""
 
 
-def make_admission_middleware(admission: Admission, options: ServerConfig, budget: BodyBudget) -> Middleware:
+def make_admission_middleware(admission: RequestLimit, options: ServerConfig, budget: BodyBudget) -> Middleware:
     """A place for every POST whose body has come. Reading, health and metrics are never refused."""
 
     @web.middleware

@@ -51,7 +51,7 @@ class MalformedLog:
         self._next, self._more = now + LOG_SECONDS, 0
 
 
-class Spread:
+class SpreadCalls:
     """Calls that come by the thousand in one round of the event loop, a few in each round.
 
     To end a connection ends its request, which takes a while: thousands that end at once would hold up all others.
@@ -168,7 +168,7 @@ class HttpServer(web.Server):
         self.header_timeout = options.client_header_timeout
         self.max_header_bytes = options.max_header_bytes
         self.malformed = MalformedLog()
-        self.losses = Spread(self._loop)
+        self.losses = SpreadCalls(self._loop)
         self._most = most_connections()
 
     @property

@@ -10,7 +10,7 @@ from msgspec import UnsetType
 from jaxinfer.server.logprobs import LogprobForm
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.context import Context
-from jaxinfer.serving.generation import Generation, Step
+from jaxinfer.serving.generation import Generation, PromptStep
 from jaxinfer.serving.usage import Usage
 
 
@@ -33,7 +33,7 @@ class Reply(ABC):
         """Choices of the first chunks, before any token."""
 
     @abstractmethod
-    def choices(self, step: Step) -> list[Any]:
+    def choices(self, step: PromptStep) -> list[Any]:
         """Return the choices of a step, without those to which it adds nothing visible."""
 
     def chunk(self, choices: list[Any], usage: Usage | UnsetType | None) -> Any:

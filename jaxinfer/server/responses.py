@@ -87,7 +87,7 @@ class FunctionCall(msgspec.Struct, kw_only=True):
     arguments: str
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class ToolCallReply(msgspec.Struct, kw_only=True):
     """A call that the model asks for. index: its number in the answer, in a stream only; id and type come with the
     first piece there."""
 
@@ -108,7 +108,7 @@ class ChatMessage(msgspec.Struct):
     function_call: None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -145,7 +145,7 @@ class Delta(msgspec.Struct):
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct):

@@ -8,7 +8,7 @@ from jaxinfer.serving.errors import ErrorKind, RequestError
 RETRY_SECONDS = 1
 
 
-class Admission:
+class RequestLimit:
     """At most `limit` requests at once in this process, however they came. on_refused: called for each other one."""
 
     def __init__(self, limit: int, on_refused: Callable[[], None] = lambda: None):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.metrics import ServerMetrics
-from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.admission import RequestLimit
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields
 from jaxinfer.serving.config import ServerConfig
@@ -49,7 +49,7 @@ class Context:
     model_name: str
     metrics: ServerMetrics
     answer_form: AnswerFormat
-    admission: Admission
+    admission: RequestLimit
     unknown_fields: UnknownFields
     fingerprint: str
     workers: Workers

@@ -24,7 +24,7 @@ AWAY_SECONDS = 120.0
 """Seconds that a request without a token waits for an engine that has gone."""
 
 
-class Step(NamedTuple):
+class PromptStep(NamedTuple):
     """Output that the engine adds to one prompt, a delta for each choice. Choices are numbered within the prompt.
 
     It is of one engine step, or of several if the reader is slower than the engine.
@@ -93,12 +93,12 @@ class Generation:
             outcome = Outcome(self.usage(), self.timings(), reasons, self._failure)
             self._span.end(self.requests, outcome)
 
-    async def steps(self) -> AsyncIterator[Step]:
+    async def steps(self) -> AsyncIterator[PromptStep]:
         """Yield the engine's output as it comes, until every choice has ended. Raises RequestError, EngineDeadError."""
         try:
             if len(self._runs) == 1:
                 async for deltas in self._runs[0].steps():
-                    yield Step(0, deltas)
+                    yield PromptStep(0, deltas)
                 return
             async for step in self._steps_of_all():
                 yield step
@@ -106,8 +106,8 @@ class Generation:
             self._failure = type(error).__name__
             raise
 
-    async def _steps_of_all(self) -> AsyncIterator[Step]:
-        queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
+    async def _steps_of_all(self) -> AsyncIterator[PromptStep]:
+        queue: asyncio.Queue[PromptStep | Exception | None] = asyncio.Queue()
         self._tasks = [asyncio.create_task(_pump(i, run, queue)) for i, run in enumerate(self._runs)]
         for _ in self._runs:
             while (step := await queue.get()) is not None:
@@ -150,10 +150,10 @@ class Generation:
         return timings_of([run.timer for run in self._runs], tokens, cached)
 
 
-async def _pump(index: int, run: "_Run", queue: "asyncio.Queue[Step | Exception | None]") -> None:
+async def _pump(index: int, run: "_Run", queue: "asyncio.Queue[PromptStep | Exception | None]") -> None:
     try:
         async for deltas in run.steps():
-            queue.put_nowait(Step(index, deltas))
+            queue.put_nowait(PromptStep(index, deltas))
     except Exception as error:
         queue.put_nowait(error)
     else:

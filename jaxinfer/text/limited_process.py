@@ -30,7 +30,7 @@ class Late(Exception):
     """No answer came in time."""
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """The process ended, or could not be started; the job need not be the reason."""
 
 
@@ -67,7 +67,7 @@ class LimitedProcess:
                 env=_environment(),
             )
         except OSError as error:
-            raise Lost(f"cannot be started: {error.strerror}") from None
+            raise ProcessLost(f"cannot be started: {error.strerror}") from None
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
 
@@ -75,7 +75,7 @@ class LimitedProcess:
         """The answer to a job. Raises Exceeded, Late or Lost; the process has ended then."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            raise Lost("does not run")
+            raise ProcessLost("does not run")
         deadline = time.monotonic() + self._wall_seconds
         try:
             self._write(process.stdin.fileno(), struct.pack(">I", len(job)), deadline)
@@ -85,7 +85,7 @@ class LimitedProcess:
         except OSError:
             self._raise_ended()
             raise
-        except (Exceeded, Late, Lost):
+        except (Exceeded, Late, ProcessLost):
             self.close()
             raise
 
@@ -141,7 +141,7 @@ class LimitedProcess:
             raise Exceeded("memory")
         if status == -signal.SIGXCPU:
             raise Exceeded("processor time")
-        raise Lost(f"ended with status {status}")
+        raise ProcessLost(f"ended with status {status}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from jaxinfer.config import ParallelConfig
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.plan import compilation
 from jaxinfer.plan.compiled import Compiled, Request, label
-from jaxinfer.plan.compiling import Answer, Bounds
+from jaxinfer.plan.compiling import Bounds, CompileAnswer
 from tests.runner.mesh_matrix import MODELS
 
 DRAFTS = ["--fit", "--chip", "v6e", "--speculative-config"]
@@ -325,15 +325,19 @@ def test_what_compilers_tell(capsys: pytest.CaptureFixture[str], monkeypatch: py
     """Memory is theirs where they were asked; the meshes that are looked for are not compiled."""
     asked: list[str] = []
 
-    def compiled(request: Request, bounds: Bounds, told: Callable[[Answer], None]) -> list[Answer]:
+    def compiled(request: Request, bounds: Bounds, told: Callable[[CompileAnswer], None]) -> list[CompileAnswer]:
         asked.append(str(request.mesh))
         for name in request.names:
             problem = "took more than 900 s" if name[0] == "admit" else ""
-            told(Answer(name, None if problem else Compiled(label(name), 2.0, 3 << 30, 1, 1, 1, 64 << 20, ()), problem))
+            told(
+                CompileAnswer(
+                    name, None if problem else Compiled(label(name), 2.0, 3 << 30, 1, 1, 1, 64 << 20, ()), problem
+                )
+            )
         return [
-            Answer(name, Compiled(label(name), 2.0, 3 << 30, 1, 1, 1, 64 << 20, ()))
+            CompileAnswer(name, Compiled(label(name), 2.0, 3 << 30, 1, 1, 1, 64 << 20, ()))
             if name[0] != "admit"
-            else Answer(name, None, "took more than 900 s")
+            else CompileAnswer(name, None, "took more than 900 s")
             for name in request.names
         ]
 

@@ -15,15 +15,15 @@ from jaxinfer.hosts import messages
 from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.following import HostFollower
 from jaxinfer.hosts.leading import HostLeader
-from jaxinfer.hosts.timing import Timing
+from jaxinfer.hosts.timing import HostTiming
 from jaxinfer.rpc.channel import OPTIONS
 from tests.engine.followed import Recorded
 from tests.engine.small import small_shapes
 
 FACTS = {"jaxinfer": "1", "mesh": "tensor=2"}
-QUICK = Timing(heartbeat=0.1, silence=1.0, step=1.0, send=1.0, join=10.0, ready=10.0)
+QUICK = HostTiming(heartbeat=0.1, silence=1.0, step=1.0, send=1.0, join=10.0, ready=10.0)
 """For tests of what takes too long."""
-PATIENT = Timing(join=10.0, ready=10.0)
+PATIENT = HostTiming(join=10.0, ready=10.0)
 LOADED = "loaded"
 
 
@@ -61,7 +61,7 @@ class FollowingHost(threading.Thread):
     """A follower's main program in a thread. error: how it ended."""
 
     def __init__(
-        self, address: str, num_hosts: int, host_id: int, *, runner: Any, timing: Timing, facts: Facts = FACTS
+        self, address: str, num_hosts: int, host_id: int, *, runner: Any, timing: HostTiming, facts: Facts = FACTS
     ):
         super().__init__(daemon=True)
         self.losses = Losses()
@@ -109,7 +109,7 @@ def cluster(
     num_followers: int,
     *,
     num_raw: int = 0,
-    timing: Timing = PATIENT,
+    timing: HostTiming = PATIENT,
     most_behind: int = 64,
     runners: Callable[[int], Any] = lambda host_id: SimulatedRunner(small_shapes()),
     reach: Callable[[str], str] = lambda address: address,

@@ -12,7 +12,7 @@ from jaxinfer.hosts import messages
 from jaxinfer.hosts.errors import HostLostError, HostsError
 from jaxinfer.hosts.following import HostFollower
 from jaxinfer.hosts.leading import HostLeader
-from jaxinfer.hosts.timing import Timing
+from jaxinfer.hosts.timing import HostTiming
 from tests.hosts.cluster import FACTS, PATIENT, Losses, RawFollower
 
 pytestmark = pytest.mark.timeout(60)
@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_differs_is_shown_on_both_hosts(case: str) -> None:
     changes, text = REFUSED[case]
-    with leader(timing=Timing(join=0.2)) as first:
+    with leader(timing=HostTiming(join=0.2)) as first:
         address = first.listen("127.0.0.1:0")
         with follower(**changes) as second, pytest.raises(HostsError, match=f"has refused host .*: {text}"):
             second.join(address)
@@ -87,7 +87,7 @@ def test_what_differs_is_shown_on_both_hosts(case: str) -> None:
 
 
 def test_host_0_says_whom_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
-    with leader(3, timing=Timing(join=0.5, notice=0.1)) as first, follower(3) as second:
+    with leader(3, timing=HostTiming(join=0.5, notice=0.1)) as first, follower(3) as second:
         address = first.listen("127.0.0.1:0")
         second.join(address)
         with pytest.raises(HostLostError, match=r"not joined within 0\.5 s: 2"):
@@ -109,7 +109,7 @@ def test_who_was_refused_may_come_again_as_it_should() -> None:
 
 def test_who_has_joined_is_told_that_others_have_not() -> None:
     losses = Losses(), Losses()
-    with leader(3, lost=losses[0], timing=Timing(join=0.3)) as first, follower(3, lost=losses[1]) as second:
+    with leader(3, lost=losses[0], timing=HostTiming(join=0.3)) as first, follower(3, lost=losses[1]) as second:
         second.join(first.listen("127.0.0.1:0"))
         with pytest.raises(HostLostError, match=r"hosts that have not joined within 0.3 s: 2"):
             first.wait_joined()
@@ -118,8 +118,10 @@ def test_who_has_joined_is_told_that_others_have_not() -> None:
         assert losses[0].wait() == losses[1].wait()
 
 
-@pytest.mark.parametrize("timing", [Timing(silence=0.5), Timing(silence=math.inf, join=0.5)], ids=["soon", "never"])
-def test_a_second_host_of_the_same_id_is_refused(timing: Timing) -> None:
+@pytest.mark.parametrize(
+    "timing", [HostTiming(silence=0.5), HostTiming(silence=math.inf, join=0.5)], ids=["soon", "never"]
+)
+def test_a_second_host_of_the_same_id_is_refused(timing: HostTiming) -> None:
     quick = leader(3, timing=timing)  # it waits for a while whether the first one is lost
     with quick as first, RawFollower(address := first.listen("127.0.0.1:0"), 1, 3) as known:
         with follower(3) as second, pytest.raises(HostsError) as raised:
@@ -174,7 +176,7 @@ def test_the_leader_may_come_last() -> None:
         starting.start()
         starting.join(1.0)
         assert starting.is_alive()
-        with leader(decisions={"backend": "x"}, timing=Timing(ready=3.0)) as late:
+        with leader(decisions={"backend": "x"}, timing=HostTiming(ready=3.0)) as late:
             late.listen(address)
             late.wait_joined()
             late.agree("loaded", FACTS, (8,), {"pages": "few"})
@@ -184,9 +186,9 @@ def test_the_leader_may_come_last() -> None:
 
 def test_nobody_is_awaited_for_ever() -> None:
     unreached = r"host 1 cannot join host 0 at 127.0.0.1:9: .*refused"
-    with follower(timing=Timing(join=0.3)) as second, pytest.raises(HostsError, match=unreached):
+    with follower(timing=HostTiming(join=0.3)) as second, pytest.raises(HostsError, match=unreached):
         second.join("127.0.0.1:9")
-    with leader(4, timing=Timing(join=0.1)) as first:
+    with leader(4, timing=HostTiming(join=0.1)) as first:
         RawFollower(first.listen("127.0.0.1:0"), 2, 4)
         with pytest.raises(HostsError, match=r"within 0.1 s: 1, 3$"):
             first.wait_joined()
@@ -236,7 +238,7 @@ def test_what_differs_once_loaded_ends_all_hosts(facts: Any, counts: Any, text: 
 
 def test_a_host_that_never_loads_ends_all_hosts() -> None:
     losses = Losses(), Losses()
-    with leader(lost=losses[0], timing=Timing(ready=0.3)) as first, follower(lost=losses[1]) as second:
+    with leader(lost=losses[0], timing=HostTiming(ready=0.3)) as first, follower(lost=losses[1]) as second:
         second.join(first.listen("127.0.0.1:0"))
         first.wait_joined()
         with pytest.raises(HostLostError, match=r"hosts that are not loaded within 0.3 s: 1"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.hosts.launch import AUTO, Place, find_place
+from jaxinfer.hosts.launch import AUTO, HostPlace, find_place
 
 LWS = {"LWS_LEADER_ADDRESS": "llm-0.llm.default", "LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "2"}
 SLURM = {
@@ -19,18 +19,18 @@ SLURM = {
 TPU = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "tpu-0.pods,tpu-1.pods"}
 JOB = {"JOB_COMPLETION_INDEX": "1"}
 LAUNCHERS = {
-    "LeaderWorkerSet": (LWS, Place("llm-0.llm.default:8476", 4, 2)),
-    "Slurm": (SLURM, Place("gpu07:63440", 4, 3)),
+    "LeaderWorkerSet": (LWS, HostPlace("llm-0.llm.default:8476", 4, 2)),
+    "Slurm": (SLURM, HostPlace("gpu07:63440", 4, 3)),
     "Slurm, no step's list": (
         {"SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "a,b", "SLURM_NNODES": "2", "SLURM_PROCID": "1"},
-        Place("a:61446", 2, 1),
+        HostPlace("a:61446", 2, 1),
     ),
-    "TPU": (TPU, Place("tpu-0.pods:8482", 2, 1)),
+    "TPU": (TPU, HostPlace("tpu-0.pods:8482", 2, 1)),
     "TPU addresses": (
         {"TPU_WORKER_ID": "0", "TPU_PROCESS_ADDRESSES": "10.0.0.1:8471,10.0.0.2:8471"},
-        Place("10.0.0.1:8482", 2, 0),
+        HostPlace("10.0.0.1:8482", 2, 0),
     ),
-    "TPU, IPv6": ({"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "fd00::1,fd00::2"}, Place("[fd00::1]:8482", 2, 1)),
+    "TPU, IPv6": ({"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "fd00::1,fd00::2"}, HostPlace("[fd00::1]:8482", 2, 1)),
     "slices": (
         {
             **TPU,
@@ -38,14 +38,14 @@ LAUNCHERS = {
             "MEGASCALE_SLICE_ID": "2",
             "MEGASCALE_COORDINATOR_ADDRESS": "first-0.pods:8080",
         },
-        Place("first-0.pods:8482", 6, 5),
+        HostPlace("first-0.pods:8482", 6, 5),
     ),
-    "a port": ({**LWS, "JAX_COORDINATOR_PORT": "5000"}, Place("llm-0.llm.default:5000", 4, 2)),
+    "a port": ({**LWS, "JAX_COORDINATOR_PORT": "5000"}, HostPlace("llm-0.llm.default:5000", 4, 2)),
     "two that agree": (
         {**LWS, "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", **TPU},
-        Place("llm-0.llm.default:8476", 2, 1),
+        HostPlace("llm-0.llm.default:8476", 2, 1),
     ),
-    "a job's index beside another": ({**LWS, "JOB_COMPLETION_INDEX": "0"}, Place("llm-0.llm.default:8476", 4, 2)),
+    "a job's index beside another": ({**LWS, "JOB_COMPLETION_INDEX": "0"}, HostPlace("llm-0.llm.default:8476", 4, 2)),
 }
 
 
@@ -67,14 +67,14 @@ def test_nothing_is_detected_unasked(launcher: str) -> None:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_settings_win_and_are_completed(launcher: str) -> None:
     environment, place = LAUNCHERS[launcher]
-    assert find_place("h:70", 9, 8, environment) == Place("h:70", 9, 8)
-    assert find_place("h:70", 9, None, environment) == Place("h:70", 9, place.host_id)
-    assert find_place("h:70", None, 0, environment) == Place("h:70", place.num_hosts, 0)
-    assert find_place(AUTO, 7, None, environment) == Place(place.coordinator, 7, place.host_id)
+    assert find_place("h:70", 9, 8, environment) == HostPlace("h:70", 9, 8)
+    assert find_place("h:70", 9, None, environment) == HostPlace("h:70", 9, place.host_id)
+    assert find_place("h:70", None, 0, environment) == HostPlace("h:70", place.num_hosts, 0)
+    assert find_place(AUTO, 7, None, environment) == HostPlace(place.coordinator, 7, place.host_id)
 
 
 def test_an_indexed_job_tells_the_id_alone() -> None:
-    assert find_place("first:70", 3, None, JOB) == Place("first:70", 3, 1)
+    assert find_place("first:70", 3, None, JOB) == HostPlace("first:70", 3, 1)
     with pytest.raises(ParameterError, match="num_hosts: an indexed job of Kubernetes does not tell the number"):
         find_place("first:70", None, None, JOB)
     with pytest.raises(ParameterError, match="coordinator: an indexed job of Kubernetes does not tell where host 0"):
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_named(case: str) -> None:
 
 def test_a_contradiction_of_what_is_given_is_none() -> None:
     environment = {**LWS, **TPU, "LWS_WORKER_INDEX": "0"}
-    assert find_place(AUTO, 4, 3, environment) == Place("llm-0.llm.default:8476", 4, 3)
+    assert find_place(AUTO, 4, 3, environment) == HostPlace("llm-0.llm.default:8476", 4, 3)
 
 
 def test_any_values_give_a_place_or_an_error() -> None:
@@ -164,26 +164,26 @@ def test_any_values_give_a_place_or_an_error() -> None:
     rng = random.Random(0)
     values = ["", " ", "0", "1", "-1", "x", "9" * 30, "a,b", "a[1-2]", "a[2-1]", "[::1]:5", "a[", "²", "\n"]
     names = sorted({*LWS, *SLURM, *TPU, *JOB, "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "JAX_COORDINATOR_PORT"})
-    found: list[Place | str | None] = []
+    found: list[HostPlace | str | None] = []
     for _ in range(3000):
         environment = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
         address, size, number = rng.choice([AUTO, "h:70"]), rng.choice([None, 3]), rng.choice([None, 0])
         found.append(_place_or_param(address, size, number, environment))
     assert {each for each in found if isinstance(each, str)} == {"coordinator", "num_hosts", "host_id"}
-    places = [each for each in found if isinstance(each, Place)]
+    places = [each for each in found if isinstance(each, HostPlace)]
     assert len(places) > 100
     assert all(0 <= each.host_id < each.num_hosts for each in places)
 
 
 @pytest.mark.parametrize(("coordinator", "stream"), [("h:70", "h:71"), ("[::1]:65534", "[::1]:65535")])
 def test_the_stream_has_the_next_port(coordinator: str, stream: str) -> None:
-    assert Place(coordinator, 2, 1).stream == stream
-    assert [Place(coordinator, 2, i).leads for i in range(2)] == [True, False]
+    assert HostPlace(coordinator, 2, 1).stream == stream
+    assert [HostPlace(coordinator, 2, i).leads for i in range(2)] == [True, False]
 
 
 def _place_or_param(
     coordinator: str, num_hosts: int | None, host_id: int | None, environment: dict[str, str]
-) -> Place | str | None:
+) -> HostPlace | str | None:
     try:
         return find_place(coordinator, num_hosts, host_id, environment)
     except ParameterError as error:

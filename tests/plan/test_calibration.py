@@ -21,7 +21,7 @@ from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.calibration import read_calibration
 from jaxinfer.plan.chip import Table, read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.runner.fit import fitting
 from jaxinfer.runner.fit.sizes import plan_shapes, this_device
@@ -95,7 +95,7 @@ def test_steps_take_what_was_measured(written: Callable[..., Path]) -> None:
     config = found.model.config
     assert len(config.kv_groups) == 1
     assert found.model.dtype.name == "float32"
-    terms = {term.name: term for term in found.time(Rows(8, 1, 18)).terms}
+    terms = {term.name: term for term in found.time(ShardRows(8, 1, 18)).terms}
     (weights,) = found.model.weights
     matrices = sum(inputs * outputs * count for inputs, outputs, count in weights.matrices)
     assert terms["weights"].seconds == pytest.approx(8e-9 * matrices)
@@ -106,30 +106,30 @@ def test_steps_take_what_was_measured(written: Callable[..., Path]) -> None:
     assert {terms[name].bound for name in ("sampling", "between products")} == {"measured"}
     assert terms["weights"].bound == "memory"
     plain = written(tables={})
-    assert "sampling" not in {term.name for term in tiny(plain).time(Rows(8, 1, 18)).terms}
+    assert "sampling" not in {term.name for term in tiny(plain).time(ShardRows(8, 1, 18)).terms}
 
 
 def test_prompts_attend_at_peak_rates_and_one_position_of_each_is_scored(written: Callable[..., Path]) -> None:
     """Rows that nobody has cost nothing."""
     found = tiny(written())
-    both = {term.name: term for term in found.time(Rows(2, 8, 4), Rows(3, 1, 18)).terms}
-    decoding = {term.name: term for term in found.time(Rows(3, 1, 18)).terms}
+    both = {term.name: term for term in found.time(ShardRows(2, 8, 4), ShardRows(3, 1, 18)).terms}
+    decoding = {term.name: term for term in found.time(ShardRows(3, 1, 18)).terms}
     plain = tiny(written(tables={}))
-    prompts = {term.name: term for term in plain.time(Rows(2, 8, 4)).terms}
+    prompts = {term.name: term for term in plain.time(ShardRows(2, 8, 4)).terms}
     attention = decoding["keys and values"].seconds + prompts["keys and values"].seconds
     assert both["keys and values"].seconds == pytest.approx(attention)
     assert both["head"].seconds == pytest.approx(5e-9 * found.model.head[0])
     assert both["weights"].seconds == pytest.approx(
         19e-9 * sum(i * o * n for i, o, n in found.model.weights[0].matrices)
     )
-    assert found.time(Rows(2, 8, 4), Rows(0, 1, 18)) == found.time(Rows(2, 8, 4))
+    assert found.time(ShardRows(2, 8, 4), ShardRows(0, 1, 18)) == found.time(ShardRows(2, 8, 4))
 
 
 def test_what_was_measured_is_of_its_type(written: Callable[..., Path]) -> None:
     asked = EngineConfig(load=ModelConfig(max_model_len=64))
     config = parse_config(MODELS["dense"])
     codes = plan_mesh(asked, config.keeping(KV_CODES["int8"]), ONE_DEVICE, "it", read_calibration(written()))
-    terms = {term.name: term for term in codes.time(Rows(8, 1, 18)).terms}
+    terms = {term.name: term for term in codes.time(ShardRows(8, 1, 18)).terms}
     assert terms["keys and values"].seconds < 1e-5
     other = replace(asked, load=ModelConfig(max_model_len=64, dtype="bfloat16"))
     with pytest.raises(ParameterError, match="the calibration has rates of float32 alone"):
@@ -159,7 +159,7 @@ def test_measured_products_are_those_of_plain_weights(written: Callable[..., Pat
     asked, chip = EngineConfig(load=ModelConfig(max_model_len=64)), read_calibration(written())
     config = parse_config(MODELS["dense"])
     plain, int8 = (plan_mesh(asked, one, ONE_DEVICE, "it", chip) for one in (config, config.quantised("int8")))
-    first, second = (each.time(Rows(8, 1, 16)).terms for each in (plain, int8))
+    first, second = (each.time(ShardRows(8, 1, 16)).terms for each in (plain, int8))
     codes = max((term for term in second if term.name == "weights"), key=lambda term: term.bytes)
     assert codes.seconds == pytest.approx(max(codes.bytes / 1e10, codes.ops / 1e11), rel=0.01)  # vectors are apart
     assert codes.seconds < max(term.seconds for term in first if term.name == "weights")
@@ -228,7 +228,7 @@ def test_devices_of_a_cpu_share_it(written: Callable[..., Path]) -> None:
     """Two take no less time than one, and half of its memory each; what does not fit has no pages."""
     one, two = (tiny(written(), MeshConfig({"tensor": count})) for count in (1, 2))
     assert two.memory.total == one.memory.total // 2
-    assert two.time(Rows(8, 1, 16)).seconds >= one.time(Rows(8, 1, 16)).seconds
+    assert two.time(ShardRows(8, 1, 16)).seconds >= one.time(ShardRows(8, 1, 16)).seconds
     full = tiny(written(memory_bytes=1 << 20))
     assert full.memory.left < 0
     assert not full.memory.blocks

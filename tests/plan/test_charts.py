@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxinfer.plan.charts import Bar, Scale, Series, bar_chart, line_chart
+from jaxinfer.plan.charts import Bar, ChartLine, Scale, bar_chart, line_chart
 
 _SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>\"&'"
@@ -24,7 +24,7 @@ def _dots(picture: str) -> list[tuple[float, float]]:
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
     points = ((1.0, 10.0), (2.0, 100.0), (4.0, 1000.0))
-    chart = line_chart("t", Scale("x", log=True), Scale("y", log=True), [Series("a", points, ("", "", ""))])
+    chart = line_chart("t", Scale("x", log=True), Scale("y", log=True), [ChartLine("a", points, ("", "", ""))])
     first, second, third = _dots(chart)
     assert second[0] - first[0] == pytest.approx(third[0] - second[0], abs=0.2)
     assert first[1] - second[1] == pytest.approx(second[1] - third[1], abs=0.2)
@@ -33,7 +33,7 @@ def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
 
 
 def test_an_even_axis_begins_at_nothing() -> None:
-    chart = line_chart("t", Scale("x"), Scale("y"), [Series("a", ((2.0, 50.0), (4.0, 100.0)), ("", ""))])
+    chart = line_chart("t", Scale("x"), Scale("y"), [ChartLine("a", ((2.0, 50.0), (4.0, 100.0)), ("", ""))])
     assert {"0", "1", "2", "3", "4", "50", "100"} <= set(_texts(chart))
     (x, y), (other_x, other_y) = _dots(chart)
     left, bottom = 2 * x - other_x, 2 * y - other_y
@@ -43,7 +43,7 @@ def test_an_even_axis_begins_at_nothing() -> None:
 
 
 def test_ticks_that_are_asked_for() -> None:
-    series = [Series("a", ((1.0, 1.0), (64.0, 1.0)), ("", ""))]
+    series = [ChartLine("a", ((1.0, 1.0), (64.0, 1.0)), ("", ""))]
     texts = _texts(line_chart("t", Scale("x", log=True, ticks=(1, 2, 64, 128)), Scale("y"), series))
     assert {"1", "2", "64"} <= set(texts)
     assert "128" not in texts
@@ -52,18 +52,18 @@ def test_ticks_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(6.1, 6.9), (3.0, 4.9), (1.0, 900.0), (0.02, 40_000.0)])
 def test_a_logarithmic_axis_is_marked_at_several_places(low: float, high: float) -> None:
-    chart = line_chart("t", Scale("x", log=True), Scale("y"), [Series("a", ((low, 1.0), (high, 1.0)), ("", ""))])
+    chart = line_chart("t", Scale("x", log=True), Scale("y"), [ChartLine("a", ((low, 1.0), (high, 1.0)), ("", ""))])
     upright = [line for line in _parts(chart, "line") if line.attrib["x1"] == line.attrib["x2"]]
     assert 3 <= len(upright) <= 12
 
 
 def test_what_a_logarithmic_axis_has_no_place_for_is_told() -> None:
     with pytest.raises(ValueError, match=r"x: 0\.0 has no place on a logarithmic axis"):
-        line_chart("t", Scale("x", log=True), Scale("y"), [Series("a", ((0.0, 1.0),), ("",))])
+        line_chart("t", Scale("x", log=True), Scale("y"), [ChartLine("a", ((0.0, 1.0),), ("",))])
 
 
 def test_many_series_are_told_apart_and_all_named() -> None:
-    chart = line_chart("t", Scale("x"), Scale("y"), [Series(f"s{i}", ((i, i),), ("",)) for i in range(24)])
+    chart = line_chart("t", Scale("x"), Scale("y"), [ChartLine(f"s{i}", ((i, i),), ("",)) for i in range(24)])
     lines = _parts(chart, "polyline")
     assert len({(line.attrib["stroke"], line.attrib["stroke-dasharray"]) for line in lines}) == 24
     height = float(ElementTree.fromstring(chart).attrib["viewBox"].split()[3])
@@ -90,7 +90,7 @@ def test_parts_of_a_bar_follow_one_another_and_are_as_long_as_they_are_large() -
 
 
 def test_names_are_text() -> None:
-    series = [Series(HOSTILE, ((1.0, 1.0),), (HOSTILE,)), Series("none", (), ())]
+    series = [ChartLine(HOSTILE, ((1.0, 1.0),), (HOSTILE,)), ChartLine("none", (), ())]
     chart = line_chart(HOSTILE, Scale(HOSTILE), Scale(HOSTILE), series, HOSTILE)
     assert _texts(chart).count(HOSTILE) == 5
     assert "none" not in _texts(chart)

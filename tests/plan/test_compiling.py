@@ -14,7 +14,7 @@ from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan import compiling
 from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.compiled import Compiled, ProgramName, Request
-from jaxinfer.plan.compiling import Answer, Bounds, compile_programs, target_folder
+from jaxinfer.plan.compiling import Bounds, CompileAnswer, compile_programs, target_folder
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from tests.plan import failing_worker
 from tests.runner.mesh_matrix import MODELS
@@ -50,7 +50,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_each_program_is_told(worker) -> None:
     worker()
-    heard: list[Answer] = []
+    heard: list[CompileAnswer] = []
     answers = compile_programs(request_of(tiny_plan()), Bounds(), heard.append)
     assert [answer.name for answer in answers] == list(NAMES)
     assert heard == answers

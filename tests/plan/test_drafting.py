@@ -19,7 +19,7 @@ from jaxinfer.plan.drafting import Assumed
 from jaxinfer.plan.estimate import MeshPlan, StepTime, Term, plan_mesh
 from jaxinfer.plan.service import Workload, service
 from jaxinfer.plan.temporaries import estimated_temporaries
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 from jaxinfer.runner.fit import memory
 from jaxinfer.runner.step.draft_model import with_draft
 from jaxinfer.speculation import Speculation
@@ -95,17 +95,17 @@ def test_what_drafts_is_split_with_the_model(method: str) -> None:
 
 def test_a_step_with_drafts_is_one_over_all_of_them_and_a_pass_for_each() -> None:
     """The draft model's times are those of a plan of its own."""
-    found, rows = plan(most=3), Rows(8, 1, 70)
+    found, rows = plan(most=3), ShardRows(8, 1, 70)
     config = EngineConfig(load=ModelConfig(max_model_len=96), scheduler=SchedulerConfig(max_num_seqs=64))
     alone = plan_mesh(config, parse_config(SMALL), ONE_DEVICE, "it", H200)
-    checked = found.time(Rows(8, 4, 70, 4)).seconds
-    made = alone.time(Rows(8, 2, 70)).seconds + 2 * alone.time(rows).seconds
+    checked = found.time(ShardRows(8, 4, 70, 4)).seconds
+    made = alone.time(ShardRows(8, 2, 70)).seconds + 2 * alone.time(rows).seconds
     told = found.draft_time(rows)
     assert told.seconds == pytest.approx(checked + made)
     assert [term.seconds for term in told.terms if term.name == "drafts"] == [pytest.approx(made)]
-    assert plan("ngram").draft_time(rows).seconds == found.time(Rows(8, 5, 70, 5)).seconds
+    assert plan("ngram").draft_time(rows).seconds == found.time(ShardRows(8, 5, 70, 5)).seconds
     # Prompts are read by both, and what is read for drafts alone is not scored.
-    prompts = Rows(1, 50, 0)
+    prompts = ShardRows(1, 50, 0)
     read = alone.time(prompts._replace(scored=0)).seconds
     assert found.mixed_time(prompts).seconds == pytest.approx(found.time(prompts).seconds + read)
 
@@ -113,7 +113,7 @@ def test_a_step_with_drafts_is_one_over_all_of_them_and_a_pass_for_each() -> Non
 def times(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
     """Steps of a plan take what is said of their tokens."""
 
-    def time(self: MeshPlan, *rows: Rows) -> StepTime:
+    def time(self: MeshPlan, *rows: ShardRows) -> StepTime:
         return StepTime((Term("all", seconds(sum(each.count * each.tokens for each in rows)), "memory", 0, 0),))
 
     monkeypatch.setattr(MeshPlan, "time", time)
@@ -130,7 +130,7 @@ def times(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> N
 def test_drafts_are_planned_if_they_pay(
     seconds: Callable[[int], float], acceptance: float, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, rows = plan("draft_model", acceptance), Rows(8, 1, 70)
+    found, rows = plan("draft_model", acceptance), ShardRows(8, 1, 70)
     assert found.drafter is not None
     found = replace(found, drafter=replace(found.drafter, model=None))
     times(monkeypatch, seconds)
@@ -166,7 +166,7 @@ def test_a_service_is_that_of_an_engine(
 
 def test_a_lone_request_waits_for_no_prompts_of_others() -> None:
     found = plan("ngram", 0.8, length=4096)
-    told, each = service(found, Workload(2000, 64), 1), found.token_seconds(Rows(1, 1, 2032))
+    told, each = service(found, Workload(2000, 64), 1), found.token_seconds(ShardRows(1, 1, 2032))
     assert told.itl == pytest.approx(each)
 
 

@@ -15,7 +15,7 @@ from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.service import Workload, service
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 from jaxinfer.runner.fit import memory
 from tests.runner import mesh_matrix
 
@@ -64,7 +64,7 @@ def test_a_decode_step_of_one_device_reads_weights_and_keys() -> None:
     step = found.decode(10, 50)
     assert step.seconds == pytest.approx((found.memory.weights - _table(found) + 10 * 52 * kept) / bandwidth, rel=1e-3)
     assert step.bound == "memory"
-    assert found.time(Rows(1, 4000, 0)).bound == "products"
+    assert found.time(ShardRows(1, 4000, 0)).bound == "products"
 
 
 def _table(found: MeshPlan) -> int:
@@ -106,7 +106,7 @@ def test_prompts_fill_steps_in_which_the_others_decode() -> None:
     """Steps of 200 tokens have three prompts of 60: a request decodes beside 5 / 3 of them for each of its own."""
     asked = replace(ASKED, scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=200))
     found = plan_mesh(asked, parse_config(mesh_matrix.MODELS["dense"]), ONE_DEVICE, "it", H200)
-    mixed = found.time(Rows(3, 60, 0), Rows(5, 1, 70)).seconds
+    mixed = found.time(ShardRows(3, 60, 0), ShardRows(5, 1, 70)).seconds
     step = found.decode(8, 70).seconds
     told = service(found, Workload(60, 20), 8)
     assert told.itl == pytest.approx((5 / 3 * mixed + (19 - 5 / 3) * step) / 19)
@@ -114,13 +114,13 @@ def test_prompts_fill_steps_in_which_the_others_decode() -> None:
     # Of a prompt longer than a step, each part is one.
     short = plan_mesh(replace(asked, scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=20)),
                       parse_config(mesh_matrix.MODELS["dense"]), ONE_DEVICE, "it", H200)  # fmt: skip
-    part = short.time(Rows(1, 20, 20), Rows(1, 1, 70)).seconds
+    part = short.time(ShardRows(1, 20, 20), ShardRows(1, 1, 70)).seconds
     assert service(short, Workload(60, 20), 2).itl == pytest.approx((3 * part + 16 * short.decode(2, 70).seconds) / 19)
 
 
 def test_what_a_step_does_not_score_it_does_not_read_the_head_for() -> None:
     found = plan()
-    assert "head" not in [term.name for term in found.time(Rows(1, 10, 0, 0)).terms]
+    assert "head" not in [term.name for term in found.time(ShardRows(1, 10, 0, 0)).terms]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import read_chip
-from jaxinfer.plan.exchange import Exchange, Group, exchange_seconds, group_of
+from jaxinfer.plan.exchange import Exchange, ExchangeGroup, exchange_seconds, group_of
 
 MB = 10**6
 
@@ -13,22 +13,24 @@ MB = 10**6
 @pytest.mark.parametrize(
     ("axes", "along", "topology", "group"),
     [
-        ({"tensor": 8}, ("tensor",), "v6e:2x4", Group(1, 8, 1, (2, 4))),
+        ({"tensor": 8}, ("tensor",), "v6e:2x4", ExchangeGroup(1, 8, 1, (2, 4))),
         # libtpu's ids: 0 (0,0), 1 (1,0), 2 (0,1), 3 (1,1), 4 (0,2)
-        ({"tensor": 4}, ("tensor",), "v6e:2x4", Group(1, 4, 1, (2, 2))),
-        ({"expert": 2, "tensor": 4}, ("expert",), "v6e:2x4", Group(1, 2, 1, (1, 2))),
-        ({"expert": 4, "tensor": 2}, ("expert",), "v6e:2x4", Group(1, 4, 1, (1, 4))),
-        ({"expert": 4, "tensor": 4}, ("tensor",), "v6e:4x4", Group(1, 4, 1, (2, 2))),  # a host is 2x2
-        ({"expert": 4, "tensor": 4}, ("expert",), "v6e:4x4", Group(1, 1, 4, (2, 2))),
-        ({"expert": 2, "tensor": 4}, ("expert", "tensor"), "v6e:2x4", Group(1, 8, 1, (2, 4))),
-        ({"tensor": 16}, ("tensor",), "v6e:4x4", Group(1, 4, 4, (4, 4))),
-        ({"tensor": 8}, ("tensor",), "v7x:2x2x1", Group(2, 4, 1, (2, 2, 1))),
-        ({"expert": 4, "tensor": 2}, ("tensor",), "v7x:2x2x1", Group(2, 1, 1, (1, 1, 1))),
-        ({"data": 2, "tensor": 8}, ("tensor",), "h200:1x2x8", Group(1, 8, 1, (1, 1, 8))),
-        ({"tensor": 16}, ("tensor",), "h200:1x2x8", Group(1, 8, 2, (1, 2, 8))),
+        ({"tensor": 4}, ("tensor",), "v6e:2x4", ExchangeGroup(1, 4, 1, (2, 2))),
+        ({"expert": 2, "tensor": 4}, ("expert",), "v6e:2x4", ExchangeGroup(1, 2, 1, (1, 2))),
+        ({"expert": 4, "tensor": 2}, ("expert",), "v6e:2x4", ExchangeGroup(1, 4, 1, (1, 4))),
+        ({"expert": 4, "tensor": 4}, ("tensor",), "v6e:4x4", ExchangeGroup(1, 4, 1, (2, 2))),  # a host is 2x2
+        ({"expert": 4, "tensor": 4}, ("expert",), "v6e:4x4", ExchangeGroup(1, 1, 4, (2, 2))),
+        ({"expert": 2, "tensor": 4}, ("expert", "tensor"), "v6e:2x4", ExchangeGroup(1, 8, 1, (2, 4))),
+        ({"tensor": 16}, ("tensor",), "v6e:4x4", ExchangeGroup(1, 4, 4, (4, 4))),
+        ({"tensor": 8}, ("tensor",), "v7x:2x2x1", ExchangeGroup(2, 4, 1, (2, 2, 1))),
+        ({"expert": 4, "tensor": 2}, ("tensor",), "v7x:2x2x1", ExchangeGroup(2, 1, 1, (1, 1, 1))),
+        ({"data": 2, "tensor": 8}, ("tensor",), "h200:1x2x8", ExchangeGroup(1, 8, 1, (1, 1, 8))),
+        ({"tensor": 16}, ("tensor",), "h200:1x2x8", ExchangeGroup(1, 8, 2, (1, 2, 8))),
     ],
 )
-def test_devices_that_take_part(axes: dict[str, int], along: tuple[str, ...], topology: str, group: Group) -> None:
+def test_devices_that_take_part(
+    axes: dict[str, int], along: tuple[str, ...], topology: str, group: ExchangeGroup
+) -> None:
     place = Topology.parse(topology)
     assert group_of(MeshConfig(axes), along, place, read_chip(place.target)) == group
 

@@ -5,7 +5,7 @@ import pytest
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import read_chip
-from jaxinfer.plan.exchange import Exchange, Group, exchange_seconds, group_of
+from jaxinfer.plan.exchange import Exchange, ExchangeGroup, exchange_seconds, group_of
 from jaxinfer.plan.hand_over import hand_over
 
 MB = 10**6
@@ -53,6 +53,6 @@ def test_seconds(axes: dict[str, int], topology: str, between: tuple[int, int], 
 def test_devices_of_a_later_stage_may_lie_on_two_hosts() -> None:
     place, chip, mesh = Topology.parse("h200:1x2x8"), read_chip("h200"), MeshConfig({"stage": 2, "tensor": 6})
     groups = [group_of(mesh, ("tensor",), place, chip, stage) for stage in (0, 1)]
-    assert groups == [Group(1, 6, 1, (1, 1, 6)), Group(1, 3, 2, (1, 2, 6))]
+    assert groups == [ExchangeGroup(1, 6, 1, (1, 1, 6)), ExchangeGroup(1, 3, 2, (1, 2, 6))]
     first, second = (exchange_seconds(Exchange("all-reduce", MB, ("tensor",), 1), mesh, place, chip, s) for s in (0, 1))
     assert second > first

@@ -15,7 +15,7 @@ from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.pipeline import StagedStep, flow_seconds, steady_round
 from jaxinfer.plan.service import Workload, decode_round, service
-from jaxinfer.plan.work import Rows, device_model, step_of
+from jaxinfer.plan.work import ShardRows, device_model, step_of
 from jaxinfer.runner.fit import fitting, memory
 from jaxinfer.runner.step.stage import StagedModel
 from tests.plan.simulated_stages import serve
@@ -151,13 +151,13 @@ def test_a_stage_has_its_layers_and_the_ends_theirs() -> None:
     assert sum(one.weight_bytes for one in (first, middle, last)) == whole.model.weight_bytes
     assert (first.tables, middle.tables, last.tables) == (whole.model.tables, 0, 0)
     assert (first.head, middle.head, last.head) == ((0, 0), (0, 0), whole.model.head)
-    each = [time.seconds for time in staged.stage_times(Rows(8, 1, 50))]
-    assert sum(each) == pytest.approx(whole.time(Rows(8, 1, 50)).seconds)
-    parts = [{part.name for part in step_of(one.model, [Rows(8, 1, 50)]).parts} for one in staged.stages]
+    each = [time.seconds for time in staged.stage_times(ShardRows(8, 1, 50))]
+    assert sum(each) == pytest.approx(whole.time(ShardRows(8, 1, 50)).seconds)
+    parts = [{part.name for part in step_of(one.model, [ShardRows(8, 1, 50)]).parts} for one in staged.stages]
     assert ["head" in names for names in parts] == ["sampling" in names for names in parts] == [False, False, True]
-    assert staged.time(Rows(8, 1, 50)).seconds == max(each)
+    assert staged.time(ShardRows(8, 1, 50)).seconds == max(each)
     # Of three steps of a round one has two of four rows.
-    assert staged.decode(4, 50) == staged.time(Rows(2, 1, 50))
+    assert staged.decode(4, 50) == staged.time(ShardRows(2, 1, 50))
 
 
 def test_slots_of_stages_before_the_last_have_no_counts() -> None:
@@ -198,9 +198,9 @@ def test_what_a_request_lacks_is_that_of_the_fullest_stage() -> None:
 
 def test_only_the_first_stage_exchanges_rows_of_the_embedding() -> None:
     found = plan(EIGHT, {"stage": 2, "tensor": 2}, layers="0-3,4-7")
-    exchanges = [step_of(one.model, [Rows(8, 1, 50)]).exchanges for one in found.stages]
+    exchanges = [step_of(one.model, [ShardRows(8, 1, 50)]).exchanges for one in found.stages]
     assert [sum(one.count for one in each) for each in exchanges] == [1 + 2 * 4, 2 * 4]
-    assert {term.name for term in found.stage_times(Rows(8, 1, 50))[1].terms} >= {"exchanges", "head"}
+    assert {term.name for term in found.stage_times(ShardRows(8, 1, 50))[1].terms} >= {"exchanges", "head"}
 
 
 def test_what_crosses_is_the_hidden_states_of_a_shard() -> None:
@@ -217,10 +217,10 @@ def test_layers_are_split_as_the_engine_splits_them_or_as_asked() -> None:
     fields = EIGHT | {"vocab_size": 4000, "tie_word_embeddings": False}
     first, last = plan(fields, {"stage": 2}).stages
     assert first.span[1] > 4
-    slowest = max(time.seconds for time in plan(fields, {"stage": 2}).stage_times(Rows(8, 1, 1)))
+    slowest = max(time.seconds for time in plan(fields, {"stage": 2}).stage_times(ShardRows(8, 1, 1)))
     for cut in range(1, 8):
         other = plan(fields, {"stage": 2}, layers=f"0-{cut - 1},{cut}-7")
-        assert max(time.seconds for time in other.stage_times(Rows(8, 1, 1))) >= slowest
+        assert max(time.seconds for time in other.stage_times(ShardRows(8, 1, 1))) >= slowest
     assert (first.span[0], last.span[1]) == (0, 8)
     with pytest.raises(ParameterError, match=r"pipeline_layers: 0-3,5-7: every layer"):
         plan(fields, {"stage": 2}, layers="0-3,5-7")

@@ -10,7 +10,7 @@ from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.search import Limits, best_service, keeps_up, smallest, sweep
 from jaxinfer.plan.service import Workload, service
-from jaxinfer.plan.work import Rows
+from jaxinfer.plan.work import ShardRows
 from tests.runner.mesh_matrix import MODELS
 
 LARGE = MODELS["dense"] | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "head_dim": 128}
@@ -94,7 +94,7 @@ def test_no_token_takes_longer_than_a_step_and_requests_end_before_others_begin(
     plan = planner(LONGER, "h200", LONG)(MeshConfig({"tensor": 8}), "it")
     found = service(plan, Workload(2000, 16), 200)
     assert found.batch == 16
-    mixed = plan.time(Rows(1, 2000, 0), Rows(15, 1, 2008)).seconds
+    mixed = plan.time(ShardRows(1, 2000, 0), ShardRows(15, 1, 2008)).seconds
     assert found.itl == pytest.approx(mixed)
     assert found.tokens_per_second == pytest.approx(16 / mixed)
     assert service(plan, Workload(2000, 1), 200).itl == 0

@@ -11,7 +11,7 @@ from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.plan.exchange import Exchange
-from jaxinfer.plan.work import Part, Rows, device_model, step_of
+from jaxinfer.plan.work import ShardRows, StepPart, device_model, step_of
 from jaxinfer.runner.fit.costs import step_costs
 from tests.engine.small import small_shapes
 from tests.runner import mesh_matrix
@@ -27,7 +27,7 @@ MESHES = {
 }
 
 
-def rows_plan(config: DecoderConfig, rows: Rows) -> StepPlan:
+def rows_plan(config: DecoderConfig, rows: ShardRows) -> StepPlan:
     """As many rows, as the scheduler plans them."""
     of_row = np.ones(rows.count, np.int32)
     return StepPlan(
@@ -50,9 +50,9 @@ def rows_plan(config: DecoderConfig, rows: Rows) -> StepPlan:
     )
 
 
-@pytest.mark.parametrize("rows", [Rows(1, 1, 0), Rows(3, 1, 40), Rows(2, 8, 5), Rows(1, 16, 0)])
+@pytest.mark.parametrize("rows", [ShardRows(1, 1, 0), ShardRows(3, 1, 40), ShardRows(2, 8, 5), ShardRows(1, 16, 0)])
 @pytest.mark.parametrize("name", MODELS)
-def test_one_device_does_what_the_engine_counts(name: str, rows: Rows) -> None:
+def test_one_device_does_what_the_engine_counts(name: str, rows: ShardRows) -> None:
     config = parse_config(MODELS[name])
     model = random_model(config, dtype=np.dtype("float32"))
     totals = StepCostTotals(small_shapes(64, config.kv_groups[0].window), step_costs(model))
@@ -74,28 +74,28 @@ def test_experts_that_a_step_reads_and_the_busiest_device() -> None:
     tokens = rng.random((4000, 3, experts.count)).argsort(axis=-1)[..., : experts.chosen]
     draws = [{*drawn.ravel().tolist()} for drawn in tokens]
     model = device_model(config, np.dtype("float32"), "cpu", MESHES["ep4"])
-    (part,) = [part for part in step_of(model, [Rows(3, 1, 8)]).parts if part.name == "experts"]
+    (part,) = [part for part in step_of(model, [ShardRows(3, 1, 8)]).parts if part.name == "experts"]
     everything = sum(one.layers * one.slots * one.bytes for one in model.experts)
     assert part.bytes / everything == pytest.approx(np.mean([len(drawn) for drawn in draws]) / experts.count, rel=0.02)
 
 
-def experts_of(mesh: str, rows: Rows, imbalance: float = 1.0) -> Part:
+def experts_of(mesh: str, rows: ShardRows, imbalance: float = 1.0) -> StepPart:
     model = device_model(parse_config(MODELS["experts"]), np.dtype("float32"), "cpu", MESHES[mesh])
     (found,) = [part for part in step_of(model, [rows], imbalance).parts if part.name == "experts"]
     return found
 
 
 def test_the_busiest_device_of_those_that_have_whole_experts() -> None:
-    rows = Rows(3, 1, 8)
+    rows = ShardRows(3, 1, 8)
     even, busy = experts_of("ep4", rows), experts_of("ep4", rows, 1.5)
     assert busy.ops == pytest.approx(1.5 * even.ops)
     assert busy.bytes > even.bytes
     assert experts_of("ep4", rows, 9) == experts_of("ep4", rows, 4)  # one device cannot have more than all
     assert experts_of("tp2", rows, 1.5) == experts_of("tp2", rows)
     # A token chooses two of eight: some device reads one whole expert at least, which tp splits over all.
-    one, parts = experts_of("ep4", Rows(1, 1, 8)), experts_of("tp2", Rows(1, 1, 8))
+    one, parts = experts_of("ep4", ShardRows(1, 1, 8)), experts_of("tp2", ShardRows(1, 1, 8))
     layers = parse_config(MODELS["experts"]).num_layers
-    each = experts_of("ep4", Rows(1, 10**6, 8)).bytes / layers / 2
+    each = experts_of("ep4", ShardRows(1, 10**6, 8)).bytes / layers / 2
     assert one.bytes == pytest.approx(layers * each)
     assert parts.bytes == pytest.approx(layers * 2 * each / 2)
 
@@ -105,7 +105,7 @@ def test_the_busiest_device_of_those_that_have_whole_experts() -> None:
 def test_exchanges_are_two_a_layer_and_one_for_the_embedding(name: str, mesh: str) -> None:
     config, over = parse_config(MODELS[name]), MESHES[mesh]
     model = device_model(config, np.dtype("float16"), "gpu", over)
-    found = step_of(model, [Rows(5, 2, 8)]).exchanges
+    found = step_of(model, [ShardRows(5, 2, 8)]).exchanges
     size = 10 * config.hidden_size * 2
     expected = [Exchange("all-reduce", size, ("tensor",), 1 + 2 * config.num_layers)]
     assert list(found) == ([] if mesh == "one" else expected)

@@ -11,7 +11,7 @@ import pytest
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ParameterError
-from jaxinfer.hosts.launch import Place
+from jaxinfer.hosts.launch import HostPlace
 from jaxinfer.processes.following import serve_follower
 from jaxinfer.serving.config import ServerConfig
 from tests.cli.command_line import SLOW_STEPS
@@ -60,4 +60,4 @@ async def test_a_followers_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ParameterError, match=f"port: cannot listen on 127.0.0.1:{port}"):
-            await serve_follower(EngineConfig(), ServerConfig(port=port), Place("127.0.0.1:1", 2, 1))
+            await serve_follower(EngineConfig(), ServerConfig(port=port), HostPlace("127.0.0.1:1", 2, 1))

@@ -6,7 +6,7 @@ import pytest
 
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.rpc.client import GenerateOptions, JaxinferClient
+from jaxinfer.rpc.client import GenerateFields, JaxinferClient
 from tests.engine.reading import until
 from tests.rpc.public import Serve, text_of
 
@@ -65,4 +65,4 @@ async def test_a_reader_that_leaves_frees_its_request_and_abort_ends_one(serve: 
 
 def test_it_can_say_everything_that_the_service_takes() -> None:
     fields = set(pb.GenerateRequest.DESCRIPTOR.fields_by_name)
-    assert set(GenerateOptions.__annotations__) == fields - {"text", "token_ids"}
+    assert set(GenerateFields.__annotations__) == fields - {"text", "token_ids"}

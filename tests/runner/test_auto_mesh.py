@@ -11,7 +11,7 @@ from jaxinfer.build import build_engine
 from jaxinfer.config import EngineConfig, ParallelConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
-from jaxinfer.parallel.auto_mesh import Choice, Taken, choose_mesh
+from jaxinfer.parallel.auto_mesh import MeshChoice, Taken, choose_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.fit.inspection import taken_of_device
 from tests.convert.conversions import converted
@@ -58,7 +58,7 @@ EXPECTED = [
 ]
 
 
-def choose(model: Model, machine: tuple[int, int]) -> Choice:
+def choose(model: Model, machine: tuple[int, int]) -> MeshChoice:
     devices, memory = machine
     config = model.config(None).at_context(CONTEXT)
     dtype = jnp.dtype("bfloat16")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from jaxinfer.runner.drafting.ngram import NgramDrafts, Prediction, ngram_drafts
+from jaxinfer.runner.drafting.ngram import NgramDrafts, PredictionPlace, ngram_drafts
 from jaxinfer.speculation import Speculation
 from tests.runner.ngram_search import searched, searched_with
 
@@ -32,7 +32,7 @@ def test_predictions_are_searched_too_and_go_before_what_shares_as_much(speculat
         lengths, sizes = rng.integers(0, 48, 80), rng.integers(0, 40, 80)
         prompts = rng.integers(0, lengths, endpoint=True)
         history = rng.integers(0, vocabulary, (80, 48)).astype(np.int32)
-        prediction = Prediction(int32(sizes), int32(prompts))
+        prediction = PredictionPlace(int32(sizes), int32(prompts))
         drafts = ngram_drafts(jnp.asarray(history), int32(lengths), prediction, speculation)
         for row, (length, size, prompt) in enumerate(
             zip(*map(np.ndarray.tolist, (lengths, sizes, prompts)), strict=True)
@@ -50,7 +50,7 @@ def test_predictions_are_searched_too_and_go_before_what_shares_as_much(speculat
 
 def test_a_prediction_ends_where_its_row_ends() -> None:
     history = jnp.array([[5, 6, 0, 0, 5, 6, 7, 8], [5, 8, 0, 0, 5, 6, 7, 8]], jnp.int32)
-    drafts = ngram_drafts(history, int32([1, 1]), Prediction(int32([4, 4]), int32([1, 1])), Speculation(4, 1, 2))
+    drafts = ngram_drafts(history, int32([1, 1]), PredictionPlace(int32([4, 4]), int32([1, 1])), Speculation(4, 1, 2))
     assert drafts_of(drafts, 0) == ([7, 8], True)
     assert drafts_of(drafts, 1) == ([], False)
 
@@ -66,13 +66,13 @@ def test_of_several_places_of_a_prediction_the_nearest_to_the_output_s_is_taken(
     predicted = [1, 2, 3, 7, 7, 4, 7, 7, 5, 7, 7, 6]
     for output, follow in (([0, 7, 7], 4), ([0, 0, 0, 0, 7, 7], 5), ([*[0] * 8, 7, 7], 6)):
         history = int32([[1, 2, *output, *predicted]])
-        prediction = Prediction(int32([12]), int32([2]))
+        prediction = PredictionPlace(int32([12]), int32([2]))
         drafts = ngram_drafts(history, int32([1 + len(output)]), prediction, Speculation(1, 2, 2))
         assert drafts_of(drafts, 0) == ([follow], True)
 
 
-def no_prediction(rows: int) -> Prediction:
-    return Prediction(int32(np.zeros(rows)), int32(np.ones(rows)))
+def no_prediction(rows: int) -> PredictionPlace:
+    return PredictionPlace(int32(np.zeros(rows)), int32(np.ones(rows)))
 
 
 def int32(numbers: ArrayLike) -> jax.Array:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxinfer.engine.device.first_stage import FirstStage, Newest
+from jaxinfer.engine.device.first_stage import FirstStage, KnownNewest
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind
@@ -57,7 +57,7 @@ class SimulatedShard:
         self.length[slots] = newest["length"]
         self.last_token[slots] = newest["last_token"]
         if self._first is not None:
-            self._first.admit(slots, Newest(newest["length"], newest["last_token"]))
+            self._first.admit(slots, KnownNewest(newest["length"], newest["last_token"]))
         self._seed[slots] = (params["seed_high"].astype(np.int64) << 32) | (
             params["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
@@ -87,10 +87,10 @@ class SimulatedShard:
         return drawn
 
     @property
-    def _newest(self) -> Newest:
-        return Newest(self.length, self.last_token)
+    def _newest(self) -> KnownNewest:
+        return KnownNewest(self.length, self.last_token)
 
-    def _held(self, view: dict[str, np.ndarray], rows: int, needs: int) -> Newest:
+    def _held(self, view: dict[str, np.ndarray], rows: int, needs: int) -> KnownNewest:
         """Return the newest tokens of a step's first rows. The host sends positions to stages, unless rows draft: then
         nobody knows them in advance."""
         slots = view["slots"][:rows]

@@ -7,7 +7,7 @@ Place = tuple[int, int, int, tuple[int, ...]]
 """Sort key of a share: 1 if its next sequence must wait for a round; the round, the turn, and the sequence's rank."""
 
 
-class Placed(Protocol):
+class HeapEntry(Protocol):
     """A share, or all shares of a priority."""
 
     def place(self, *, deferred: bool) -> Place | None:
@@ -15,7 +15,7 @@ class Placed(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Placed)
+T = TypeVar("T", bound=HeapEntry)
 
 
 class ShareHeap(Generic[T]):

@@ -11,7 +11,7 @@ from jaxinfer.engine.step.packed import PackedHistory, PackedMasks, PackedStep
 from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS, SlotInit
-from jaxinfer.engine.step.split import Part, split_plan
+from jaxinfer.engine.step.split import ShardPlan, split_plan
 
 
 class Packer:
@@ -45,7 +45,9 @@ class Packer:
         array = np.concatenate([self._array(part.plan, bucket) for part in parts])
         return self._packed(plan, bucket, array, max(part.plan.num_scored for part in parts), parts)
 
-    def _packed(self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part]) -> PackedStep:
+    def _packed(
+        self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[ShardPlan]
+    ) -> PackedStep:
         """scored: positions of the shard with most. parts: of several shards."""
         by_rows = plan.kind in MULTI_TOKEN
         size = bucket if by_rows else bucket_of(scored, self.buckets.scored) if scored else 0

@@ -8,7 +8,7 @@ from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
 
-class Part(NamedTuple):
+class ShardPlan(NamedTuple):
     """plan: a shard's rows, in their order, with slots as the shard numbers them. rows, scored: which of the whole
     plan's rows and scored positions those are, int arrays."""
 
@@ -17,12 +17,12 @@ class Part(NamedTuple):
     scored: np.ndarray
 
 
-def split_plan(plan: StepPlan, shapes: EngineShapes) -> list[Part]:
+def split_plan(plan: StepPlan, shapes: EngineShapes) -> list[ShardPlan]:
     """A part for each shard, of the whole plan's kind, with slot initialisations and copies of all of them."""
     return [_part(plan, shard, shapes.max_num_seqs) for shard in range(shapes.shards)]
 
 
-def _part(plan: StepPlan, shard: int, shard_slots: int) -> Part:
+def _part(plan: StepPlan, shard: int, shard_slots: int) -> ShardPlan:
     own = plan.slots // shard_slots == shard
     rows = np.flatnonzero(own)
     chunks = slice(plan.num_decode, None)
@@ -41,7 +41,7 @@ def _part(plan: StepPlan, shard: int, shard_slots: int) -> Part:
         drawn=None if plan.drawn is None else plan.drawn[rows],
         block_updates=tuple(_updates(updates, shard, shard_slots) for updates in plan.block_updates),
     )
-    return Part(part, rows, np.flatnonzero(np.repeat(own, plan.scored)))
+    return ShardPlan(part, rows, np.flatnonzero(np.repeat(own, plan.scored)))
 
 
 def _updates(updates: np.ndarray, shard: int, shard_slots: int) -> np.ndarray:

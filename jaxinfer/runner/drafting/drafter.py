@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxinfer.engine.step.layouts import SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.drafting.ngram import Prediction, ngram_drafts
+from jaxinfer.runner.drafting.ngram import PredictionPlace, ngram_drafts
 from jaxinfer.runner.experts.load import load_shape
 from jaxinfer.runner.state import SlotState, unpack_params
 from jaxinfer.runner.step.data_shards import most_of_shards
 from jaxinfer.runner.step.draft_model import draft_shapes, followed_group, kept_tokens
 from jaxinfer.runner.step.features import FeatureStore
-from jaxinfer.runner.step.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
+from jaxinfer.runner.step.forward import Arrays, ForwardPrograms, MixedRows, StepInput, short_rows
 from jaxinfer.runner.step.sample import sampled_tokens
 
 READ_AGAIN = 2
@@ -26,7 +26,7 @@ _CATCH_UP, _LONGEST, _PASSES = 512, 64, 8
 than `_LONGEST`; and passes. Earlier tokens stay unread, a hole, or one step would hold up all streams for long."""
 
 
-class Rows(NamedTuple):
+class DraftRows(NamedTuple):
     """Rows that drafts are made for, [R] each. slots, length: int32, each row's slot, and the position of its newest
     token. unread: int32, of its tokens the last that a draft model may not have read. room: int32, drafts that it can
     take; open: bool, rows that get tokens."""
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     open: jax.Array
 
 
-class Drafts(NamedTuple):
+class Proposal(NamedTuple):
     """kv: blocks of every group, written to. tokens: int32 [R, K]. count: how many of them each row has, int32 [R].
     predicted: bool [R], whether they come from the row's prediction."""
 
@@ -59,12 +59,19 @@ class Drafter(Protocol):
         ...
 
     def draft(
-        self, weights: Arrays, head: Arrays, kv: Arrays, tables: Arrays, state: SlotState, params: jax.Array, rows: Rows
-    ) -> Drafts:
+        self,
+        weights: Arrays,
+        head: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        params: jax.Array,
+        rows: DraftRows,
+    ) -> Proposal:
         """The next tokens of rows."""
         ...
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
+    def follow(self, weights: Arrays, kv: Arrays, step: StepInput, rows: MixedRows | None) -> Arrays:
         """Blocks with what drafts will need of a mixed step's tokens."""
         ...
 
@@ -74,7 +81,7 @@ def with_draw(
     logits: jax.Array,
     state: SlotState,
     params: jax.Array,
-    rows: Rows,
+    rows: DraftRows,
     at: jax.Array | int,
     drafts: jax.Array,
 ) -> jax.Array:
@@ -85,7 +92,7 @@ def with_draw(
     return drafts.at[:, at].set(jnp.maximum(drawn, 0))  # logits that are not finite draft anything
 
 
-def most_drafts(target: LoadedModel, rows: Rows) -> jax.Array:
+def most_drafts(target: LoadedModel, rows: DraftRows) -> jax.Array:
     """Return the most drafts that any row has room for, in any shard: int32. A step may have fewer drafts than there is
     room for in its program."""
     return most_of_shards(target.mesh, jnp.max(rows.room))
@@ -100,16 +107,23 @@ class NgramDrafter:
         self._shapes = shapes
 
     def draft(
-        self, weights: Arrays, head: Arrays, kv: Arrays, tables: Arrays, state: SlotState, params: jax.Array, rows: Rows
-    ) -> Drafts:
+        self,
+        weights: Arrays,
+        head: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        params: jax.Array,
+        rows: DraftRows,
+    ) -> Proposal:
         assert self._shapes.drafting is not None
         assert state.history is not None
         own = SLOT_PARAMS.views(params[rows.slots])
-        prediction = Prediction(own["predicted"], own["prompt_len"])
+        prediction = PredictionPlace(own["predicted"], own["prompt_len"])
         found = ngram_drafts(state.history[rows.slots], rows.length, prediction, self._shapes.drafting)
-        return Drafts(kv, found.tokens, jnp.clip(rows.room, 0, found.count), found.predicted)
+        return Proposal(kv, found.tokens, jnp.clip(rows.room, 0, found.count), found.predicted)
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
+    def follow(self, weights: Arrays, kv: Arrays, step: StepInput, rows: MixedRows | None) -> Arrays:
         """The rows' history is what it needs."""
         return kv
 
@@ -133,13 +147,20 @@ class ModelDrafter:
         self._kept = kept_tokens(target.config, shapes)
         self._forward = ForwardPrograms(target.draft, draft_shapes(target, shapes), layouts)
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
+    def follow(self, weights: Arrays, kv: Arrays, step: StepInput, rows: MixedRows | None) -> Arrays:
         """The draft model's keys and values of the tokens."""
         return self._layers(weights, kv, step)[1]
 
     def draft(
-        self, weights: Arrays, head: Arrays, kv: Arrays, tables: Arrays, state: SlotState, params: jax.Array, rows: Rows
-    ) -> Drafts:
+        self,
+        weights: Arrays,
+        head: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        params: jax.Array,
+        rows: DraftRows,
+    ) -> Proposal:
         own = tuple(table[rows.slots] for table in tables)
         head, none = head[len(self._target.head) :], jnp.full((len(rows.slots), self._tokens), -1, jnp.int32)
 
@@ -160,9 +181,9 @@ class ModelDrafter:
         hidden, kv = self._layers(weights, kv, first)
         kv, drafts = jax.lax.fori_loop(1, most_drafts(self._target, rows), go_on, (kv, draw(hidden[last], 0, none)))
         count = jnp.clip(rows.room, 0, self._tokens)
-        return Drafts(kv, drafts, count, jnp.zeros_like(rows.open))
+        return Proposal(kv, drafts, count, jnp.zeros_like(rows.open))
 
-    def _caught_up(self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows) -> Arrays:
+    def _caught_up(self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: DraftRows) -> Arrays:
         """kv with what rows have not read of the tokens before the last `READ_AGAIN`."""
         width = max(READ_AGAIN, min(_LONGEST, _CATCH_UP // len(rows.slots)))
         most = min(_PASSES * width, self._kept - READ_AGAIN)
@@ -177,7 +198,7 @@ class ModelDrafter:
 
         return jax.lax.fori_loop(0, passes, read, kv)
 
-    def _first(self, state: SlotState, rows: Rows, tables: Arrays) -> tuple[Step, jax.Array]:
+    def _first(self, state: SlotState, rows: DraftRows, tables: Arrays) -> tuple[StepInput, jax.Array]:
         """Each row's last tokens as a step, and where of it the newest of each row are, int32 [R]."""
         count = jnp.where(rows.room > 0, jnp.minimum(rows.length + 1, READ_AGAIN), 0)
         start = jnp.maximum(rows.length + 1 - READ_AGAIN, 0)
@@ -185,14 +206,14 @@ class ModelDrafter:
         return step, step.offset + jnp.maximum(count - 1, 0)
 
     def _known(
-        self, state: SlotState, rows: Rows, start: jax.Array, count: jax.Array, width: int, tables: Arrays
-    ) -> Step:
+        self, state: SlotState, rows: DraftRows, start: jax.Array, count: jax.Array, width: int, tables: Arrays
+    ) -> StepInput:
         """A step of `count` tokens, at most `width`, that each row has from `start` on: int32 [R] both."""
         assert state.history is not None
         places = jnp.clip(start[:, None] + jnp.arange(width), 0, self._shapes.max_model_len - 1)
         return short_rows(state.history[rows.slots[:, None], places], start, count, tables)
 
-    def _layers(self, weights: Arrays, kv: Arrays, step: Step) -> tuple[jax.Array, Arrays]:
+    def _layers(self, weights: Arrays, kv: Arrays, step: StepInput) -> tuple[jax.Array, Arrays]:
         """The draft model over a step's tokens: hidden states [T, d], and the blocks of all groups. Experts' tokens are
         not counted."""
         groups = len(self._draft.config.kv_groups)

@@ -8,12 +8,12 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.param import held
 from jaxinfer.models.eagle3 import Eagle3Head, Eagle3Model
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.drafting.drafter import READ_AGAIN, Drafts, Rows, most_drafts, with_draw
+from jaxinfer.runner.drafting.drafter import READ_AGAIN, DraftRows, Proposal, most_drafts, with_draw
 from jaxinfer.runner.state import SlotState
 from jaxinfer.runner.step.data_shards import most_of_shards
 from jaxinfer.runner.step.draft_model import draft_shapes, followed_group, kept_tokens
 from jaxinfer.runner.step.features import FEATURE_ARRAYS, FeatureStore
-from jaxinfer.runner.step.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
+from jaxinfer.runner.step.forward import Arrays, ForwardPrograms, MixedRows, StepInput, short_rows
 
 
 class Eagle3Drafter:
@@ -35,7 +35,7 @@ class Eagle3Drafter:
         self._forward = ForwardPrograms(head, draft_shapes(target, shapes), layouts)
         self.features = FeatureStore(target, head, shapes)
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
+    def follow(self, weights: Arrays, kv: Arrays, step: StepInput, rows: MixedRows | None) -> Arrays:
         """Reads all tokens of prompts, the last of a row to be read again with the token that comes after it, and keeps
         features of that one."""
         assert rows is not None
@@ -46,8 +46,15 @@ class Eagle3Drafter:
         return self.features.put(kv, rows.slots, step.start + within, step.tokens[last], features[last])
 
     def draft(
-        self, weights: Arrays, head: Arrays, kv: Arrays, tables: Arrays, state: SlotState, params: jax.Array, rows: Rows
-    ) -> Drafts:
+        self,
+        weights: Arrays,
+        head: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        params: jax.Array,
+        rows: DraftRows,
+    ) -> Proposal:
         own = tuple(table[rows.slots] for table in tables)
         built, head = self._built(weights), head[len(self._target.head) :]
         columns, none = self._target.config.table_shape[0], jnp.full((len(rows.slots), self._tokens), -1, jnp.int32)
@@ -67,10 +74,10 @@ class Eagle3Drafter:
         hidden, kv = self._read(weights, kv, own, state, rows)
         most = most_drafts(self._target, rows)
         kv, _, drafts = jax.lax.fori_loop(1, most, go_on, (kv, hidden, draw(hidden, 0, none)))
-        return Drafts(kv, drafts, jnp.clip(rows.room, 0, self._tokens), jnp.zeros_like(rows.open))
+        return Proposal(kv, drafts, jnp.clip(rows.room, 0, self._tokens), jnp.zeros_like(rows.open))
 
     def _read(
-        self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows
+        self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: DraftRows
     ) -> tuple[jax.Array, Arrays]:
         """Return the head's hidden state at the last position before each row's newest token, [R, d], and kv.
 
@@ -97,7 +104,7 @@ class Eagle3Drafter:
         kv: Arrays,
         tables: Arrays,
         state: SlotState,
-        rows: Rows,
+        rows: DraftRows,
         start: jax.Array,
         count: jax.Array,
     ) -> tuple[jax.Array, Arrays]:
@@ -111,7 +118,7 @@ class Eagle3Drafter:
         hidden, kv = self._layers(weights, kv, step, features.reshape(-1, features.shape[-1]))
         return hidden[step.offset + jnp.maximum(count - 1, 0)], kv
 
-    def _layers(self, weights: Arrays, kv: Arrays, step: Step, hidden: jax.Array) -> tuple[jax.Array, Arrays]:
+    def _layers(self, weights: Arrays, kv: Arrays, step: StepInput, hidden: jax.Array) -> tuple[jax.Array, Arrays]:
         """The head over the tokens after a step's positions, and hidden states [T, d] of these: hidden states [T, d],
         and all of kv."""
         step = step._replace(tables=(step.tables[self._group],))

@@ -18,7 +18,7 @@ class NgramDrafts(NamedTuple):
     predicted: jax.Array
 
 
-class Prediction(NamedTuple):
+class PredictionPlace(NamedTuple):
     """Place of each row's prediction, int32 [R]. size: number of the row's last places, which hold the last tokens of
     its prompt, up to `longest`, and the predicted ones; 0 for none. prompt_len: tokens of its prompt."""
 
@@ -27,7 +27,7 @@ class Prediction(NamedTuple):
 
 
 def ngram_drafts(
-    history: jax.Array, length: jax.Array, prediction: Prediction, speculation: Speculation
+    history: jax.Array, length: jax.Array, prediction: PredictionPlace, speculation: Speculation
 ) -> NgramDrafts:
     """history: int32 [R, L], the tokens of each row: those up to position `length` [R], and its prediction at its end.
     What lies between is not read.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.drafting.drafter import Drafter, Rows
+from jaxinfer.runner.drafting.drafter import Drafter, DraftRows
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 from jaxinfer.runner.step.begun_rows import Passed
 from jaxinfer.runner.step.forward import Arrays, Forward, ForwardPrograms, short_rows, updated_tables
@@ -65,7 +65,7 @@ class Drafted(NamedTuple):
         return jnp.where(self.open, 1 + self.count, 0)
 
 
-class Accepted(NamedTuple):
+class AcceptedDrafts(NamedTuple):
     """Results of `accept`: state is its donated argument, the others are as in `RowTokens`. back: of the last of
     several stages, as `handed_back` gives it."""
 
@@ -181,7 +181,7 @@ class SpeculateProgram(MultiTokenProgram):
         drafted: jax.Array,
         packed: jax.Array,
         legal: jax.Array | None = None,
-    ) -> "Accepted":
+    ) -> "AcceptedDrafts":
         """Draw at each position, and return what rows gain by it. state is donated. masks: None: no row is constrained.
         legal: int32 [R], drafts that may be kept; None: all."""
         slots, given = self._layouts.multi_token(rows).views(packed)["slots"], Drafted.unpacked(drafted)
@@ -190,15 +190,15 @@ class SpeculateProgram(MultiTokenProgram):
         count = jnp.where(given.open, given.count, 0)
         counts = jnp.stack([gained, count, accepted, given.predicted & (count > 0)], axis=1)
         back = handed_back(state, self._shapes.row_tokens) if self._stage.count > 1 else None
-        return Accepted(state, tokens, counts, logprobs, back)
+        return AcceptedDrafts(state, tokens, counts, logprobs, back)
 
-    def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array, unread: jax.Array) -> Rows:
+    def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array, unread: jax.Array) -> DraftRows:
         """most: tokens that each row may get, [R]."""
         newest = Newest(*(field[slots] for field in unpack_newest(state.newest)))
         room = jnp.minimum(most, newest.remaining)
         is_open = (slots != self._shapes.scratch_slot) & (room > 0)
         length, room = jnp.where(is_open, newest.length, 0), jnp.where(is_open, room - 1, 0)
-        return Rows(slots, length, jnp.minimum(unread, length + 1), room, is_open)
+        return DraftRows(slots, length, jnp.minimum(unread, length + 1), room, is_open)
 
     def _sample(
         self,

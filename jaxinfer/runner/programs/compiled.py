@@ -33,7 +33,7 @@ _MAPPINGS_EVERY = 4
 """Programs: to count mappings takes a millisecond for each thousand."""
 
 
-class Made(NamedTuple):
+class MadeProgram(NamedTuple):
     """A program that was made, the seconds that it took, and whether it came from the cache."""
 
     name: Name
@@ -92,16 +92,16 @@ class Programs:
                     progress(_label(name), done, len(self.names), seconds, cached)
         self.seconds = self.seconds._replace(total=time.perf_counter() - start)
 
-    def _make_all(self) -> Generator[Made]:
+    def _make_all(self) -> Generator[MadeProgram]:
         workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
         with ThreadPoolExecutor(workers) as pool, _no_collections():
             if self._store is not None:
                 yield from (made for made in pool.map(self._load, self.names) if made is not None)
             yield from self._compile_missing(pool)
 
-    def _compile_missing(self, pool: ThreadPoolExecutor) -> Generator[Made]:
+    def _compile_missing(self, pool: ThreadPoolExecutor) -> Generator[MadeProgram]:
         """This thread traces, one after another, since tracing holds the interpreter's lock; others compile."""
-        waiting: deque[Future[Made]] = deque()
+        waiting: deque[Future[MadeProgram]] = deque()
         try:
             for name in [name for name in self.names if name not in self._compiled]:
                 start = time.perf_counter()
@@ -117,18 +117,18 @@ class Programs:
             for future in waiting:
                 future.cancel()
 
-    def _load(self, name: Name) -> Made | None:
+    def _load(self, name: Name) -> MadeProgram | None:
         start = time.perf_counter()
         loaded = None if self._store is None else self._store.load(name)
         if loaded is None:
             return None
         self._compiled[name] = loaded
-        return Made(name, time.perf_counter() - start, True)
+        return MadeProgram(name, time.perf_counter() - start, True)
 
-    def _make(self, name: Name, lowered: Any, tracing: float) -> Made:
+    def _make(self, name: Name, lowered: Any, tracing: float) -> MadeProgram:
         start = time.perf_counter()
         cached = self._compile_lowered(name, lowered)
-        return Made(name, tracing + time.perf_counter() - start, cached)
+        return MadeProgram(name, tracing + time.perf_counter() - start, cached)
 
     def _compile_lowered(self, name: Name, lowered: Any) -> bool:
         """Compiles a program, and keeps it where there is a store. True where JAX's cache had it."""

@@ -14,7 +14,7 @@ from jaxinfer.engine.step.layouts import NEWEST, Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.drafting.drafters import make_drafter
-from jaxinfer.runner.drafting.speculate import Accepted, SpeculateProgram, drafted_width
+from jaxinfer.runner.drafting.speculate import AcceptedDrafts, SpeculateProgram, drafted_width
 from jaxinfer.runner.experts.load import load_shape
 from jaxinfer.runner.sampler.masks import set_masks
 from jaxinfer.runner.state import SlotState, set_history, zero_slots
@@ -249,11 +249,14 @@ class ProgramTable:
         hidden = self._by_row(size * self._shapes.row_tokens, self._model.config.hidden_size, dtype=self._model.dtype)
         packed, legal = self._packed(self._layouts.multi_token(size).size), self._packed(size)
         given: list[Any] = [own] * 5
-        function = self._over_data(partial(self._speculate.accept, size), (WHOLE, *[own] * 7), Accepted(*given))
+        function = self._over_data(partial(self._speculate.accept, size), (WHOLE, *[own] * 7), AcceptedDrafts(*given))
         out: list[Any] = [_places(state), *[self._by_rows] * 4]
         head = tuple(map(like, self._model.head))
         return Program(
-            function, (head, state, params, masks, hidden, self._drafted(size), packed, legal), (1,), Accepted(*out)
+            function,
+            (head, state, params, masks, hidden, self._drafted(size), packed, legal),
+            (1,),
+            AcceptedDrafts(*out),
         )
 
     @property

@@ -14,7 +14,7 @@ from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.drafting.speculate import Accepted
+from jaxinfer.runner.drafting.speculate import AcceptedDrafts
 from jaxinfer.runner.experts.load import ExpertLoad, StepLoad
 from jaxinfer.runner.experts.moves import expert_moves
 from jaxinfer.runner.platform.xla_options import Options
@@ -146,11 +146,11 @@ class StageDevice:
         out: Forward = program(self.model.step_weights, self.kv, own.tables, given, self._load.dispatched, step.array)
         return out, self._forwarded(out, own.tables if self.stage.is_first else out.tables)
 
-    def accept(self, step: PackedStep, hidden: jax.Array, drafted: jax.Array, legal: np.ndarray) -> Accepted:
+    def accept(self, step: PackedStep, hidden: jax.Array, drafted: jax.Array, legal: np.ndarray) -> AcceptedDrafts:
         """Starts to draw at all positions of a step that drafts, in the last stage."""
         own, program = self.slots, self.programs["accept", step.bucket]
         given = (own.state, own.params, own.masks, hidden, drafted, step.array, legal)
-        out: Accepted = program(self.model.head, *given)
+        out: AcceptedDrafts = program(self.model.head, *given)
         self._keep_state(out.state)
         return out
 

@@ -68,7 +68,7 @@ class Forward(NamedTuple):
     rows: jax.Array | None = None
 
 
-class Step(NamedTuple):
+class StepInput(NamedTuple):
     """One step unpacked: tokens and positions [T], rows as attention takes them (block tables a KV group).
 
     tokens: of a stage that is not the first, hidden states [T, d], as the one before gives them. real: [T] bool, tokens
@@ -95,7 +95,7 @@ class MixedRows(NamedTuple):
     tapped: Arrays
 
 
-Follow = Callable[[Arrays, Arrays, Step, MixedRows | None], Arrays]
+Follow = Callable[[Arrays, Arrays, StepInput, MixedRows | None], Arrays]
 """follow(weights, kv, step, rows): KV blocks with what else is kept of a mixed step's tokens. rows: None where nothing
 that drafts reads the model's hidden states."""
 
@@ -166,12 +166,12 @@ class ForwardPrograms:
             kv = self._features.keep(weights, kv, slots, step.positions, step.tokens[:, None], tapped)
         return hidden, kv, load, drawn(slots, step)
 
-    def single(self, tables: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array) -> Step:
+    def single(self, tables: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array) -> StepInput:
         """A step of one token a row: its position, int32 [rows], and the token, as in `Begun`. tables: of all slots."""
         rows = len(slots)
         real = slots != self._shapes.scratch_slot
         positions = jnp.where(real, start, 0)
-        return Step(
+        return StepInput(
             tokens=tokens,
             positions=positions,
             tables=tuple(table[slots] for table in tables),
@@ -207,7 +207,7 @@ class ForwardPrograms:
             hidden, scored = self._scored(view, step, hidden)
         return self._finish(weights, Forward(kv, tables, load, hidden), scored, begun)
 
-    def _scored(self, view: dict[str, jax.Array], step: Step, hidden: jax.Array) -> tuple[jax.Array, Scored]:
+    def _scored(self, view: dict[str, jax.Array], step: StepInput, hidden: jax.Array) -> tuple[jax.Array, Scored]:
         """Return the hidden states of a mixed step's scored positions, and their `Scored`."""
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
@@ -219,7 +219,7 @@ class ForwardPrograms:
             draws=view["draws"],
         )
 
-    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, begun: Begun) -> Step:
+    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, begun: Begun) -> StepInput:
         """A mixed step. A row's newest token is its one token where the device holds that."""
         slots, count, start = view["slots"], view["counts"], begun.start
         held = jnp.arange(len(slots)) < view["num_decode"]
@@ -229,7 +229,7 @@ class ForwardPrograms:
         row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
         real = token < ends[-1]
         is_first = self._stage.is_first
-        return Step(
+        return StepInput(
             tokens=jnp.where(real & held[row], begun.tokens[row], view["tokens"]) if is_first else begun.tokens,
             positions=jnp.where(real, start[row] + token - offset[row], 0),
             tables=tuple(table[slots] for table in tables),
@@ -241,7 +241,7 @@ class ForwardPrograms:
         )
 
     def _mixed_rows(
-        self, view: dict[str, jax.Array], step: Step, state: SlotState | None, tapped: Arrays
+        self, view: dict[str, jax.Array], step: StepInput, state: SlotState | None, tapped: Arrays
     ) -> MixedRows | None:
         if not self._model.taps:
             return None
@@ -253,7 +253,7 @@ class ForwardPrograms:
         after = jnp.minimum(step.positions + 1, history.shape[1] - 1)
         return MixedRows(slots, history[slots[row], after], tapped)
 
-    def layers(self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: Step) -> Run:
+    def layers(self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: StepInput) -> Run:
         """The layers over a step's tokens."""
         dispatch, groups = self._model.dispatch(step.real), len(self._model.backends)
         run = self._build(weights).run(
@@ -261,7 +261,7 @@ class ForwardPrograms:
         )
         return run._replace(kv=(*run.kv, *kv[groups:]))
 
-    def attend(self, step: Step) -> Attend:
+    def attend(self, step: StepInput) -> Attend:
         """Attention of a step's tokens over blocks of the model's groups."""
         attention = cache(partial(self._attention, step))
 
@@ -275,7 +275,7 @@ class ForwardPrograms:
     def _build(self, weights: Arrays) -> Decoder:
         return self._model.build(weights[: len(self._model.weights)])
 
-    def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def _attention(self, step: StepInput, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
         rows = RaggedRows(step.tables[group], step.start, step.offset, step.count)
         attend = group_attention(self._model, group, scoring, step.short_len)
@@ -299,18 +299,18 @@ class ForwardPrograms:
         return out._replace(hidden=hidden, scored=scored.padded(missing, self._shapes.scratch_slot).packed())
 
 
-def drawn(slots: jax.Array, step: Step) -> Scored:
+def drawn(slots: jax.Array, step: StepInput) -> Scored:
     """Return the `Scored` of a step that draws one token a row."""
     return Scored(slots, step.positions + 1, jnp.full_like(slots, -1), step.real.astype(jnp.int32))
 
 
-def short_rows(tokens: jax.Array, start: jax.Array, count: jax.Array, tables: Arrays) -> Step:
+def short_rows(tokens: jax.Array, start: jax.Array, count: jax.Array, tables: Arrays) -> StepInput:
     """A step of short rows alone. tokens: int32 [R, W], of which the first `count` [R] of a row are computed; start:
     [R], the position of its first. tables: of the rows, a KV group each."""
     rows, width = tokens.shape
     within = jnp.arange(width, dtype=jnp.int32)
     real = within < count[:, None]
-    return Step(
+    return StepInput(
         tokens=tokens.reshape(-1),
         positions=jnp.where(real, start[:, None] + within, 0).reshape(-1),
         tables=tables,

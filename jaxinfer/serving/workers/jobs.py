@@ -31,7 +31,7 @@ class ReadBody(msgspec.Struct, tag="read"):
     info: ModelInfo
 
 
-class Encode(msgspec.Struct, tag="encode"):
+class EncodeText(msgspec.Struct, tag="encode"):
     """Tokenise texts. params: what errors call each. most: of `Tokenizer.encode_batch`."""
 
     texts: list[str]
@@ -40,14 +40,14 @@ class Encode(msgspec.Struct, tag="encode"):
     most: int | None = None
 
 
-class Decode(msgspec.Struct, tag="decode"):
+class DecodeText(msgspec.Struct, tag="decode"):
     """The text of token ids."""
 
     ids: list[int]
     skip_special_tokens: bool
 
 
-Job = ReadBody | Encode | Decode
+Job = ReadBody | EncodeText | DecodeText
 
 
 class Requests(msgspec.Struct, tag="requests"):
@@ -83,7 +83,7 @@ class Requests(msgspec.Struct, tag="requests"):
         ]
 
 
-class Answer(msgspec.Struct, tag="answer"):
+class BodyAnswer(msgspec.Struct, tag="answer"):
     """A body that is answered. answer: JSON."""
 
     answer: bytes
@@ -102,7 +102,7 @@ class Text(msgspec.Struct, tag="text"):
     text: str
 
 
-class Failure(msgspec.Struct, tag="failure"):
+class BodyFailure(msgspec.Struct, tag="failure"):
     """A RequestError, by its attributes."""
 
     message: str
@@ -112,7 +112,7 @@ class Failure(msgspec.Struct, tag="failure"):
     retry_after: int | None
 
 
-Reply = Requests | Answer | Ids | Text | Failure
+Reply = Requests | BodyAnswer | Ids | Text | BodyFailure
 
 encode = msgspec.msgpack.Encoder().encode
 decode_job = msgspec.msgpack.Decoder(Job).decode

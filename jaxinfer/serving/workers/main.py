@@ -45,21 +45,21 @@ class Worker:
             match job:
                 case jobs.ReadBody():
                     return await self._read(job)
-                case jobs.Encode():
+                case jobs.EncodeText():
                     ids = self._text.tokenizer.encode_batch(
                         job.texts, add_special_tokens=job.add_special_tokens, params=job.params, most=job.most
                     )
                     return jobs.Ids([jobs.pack_ids(one) for one in ids])
-                case jobs.Decode():
+                case jobs.DecodeText():
                     text = self._text.tokenizer.decode(job.ids, skip_special_tokens=job.skip_special_tokens)
                     return jobs.Text(text)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
             told = as_request_error(error)
-            return jobs.Failure(told.message, told.kind, told.param, told.code, told.retry_after)
+            return jobs.BodyFailure(told.message, told.kind, told.param, told.code, told.retry_after)
 
-    async def _read(self, job: jobs.ReadBody) -> jobs.Requests | jobs.Answer:
+    async def _read(self, job: jobs.ReadBody) -> jobs.Requests | jobs.BodyAnswer:
         data = bytes(job.body)
         check_structure(data)
         endpoint = ENDPOINTS[job.endpoint]
@@ -69,7 +69,7 @@ class Worker:
         ignored = [name[: MAX_NAME_CHARS + 1] for name in ignored]
         side = ModelSide(self._text, job.info, self._options, self._model_name, self._form)
         if isinstance(endpoint, TextEndpoint):
-            return jobs.Answer(await endpoint.answer(body, side), ignored)
+            return jobs.BodyAnswer(await endpoint.answer(body, side), ignored)
         ignored += endpoint.check(body, side)
         prepared = await endpoint.prepare(body, side)
         return jobs.Requests.of(endpoint.name, msgspec.json.encode(endpoint.slim(body)), ignored, prepared)

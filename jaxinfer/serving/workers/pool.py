@@ -15,7 +15,7 @@ from jaxinfer.serving.errors import ErrorKind, RequestError
 from jaxinfer.serving.workers import jobs
 from jaxinfer.serving.workers.places import WorkerPlaces
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
+from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, ProcessLost
 
 COMMAND = (sys.executable, "-P", "-m", "jaxinfer.serving.workers.main")
 
@@ -63,10 +63,10 @@ class Workers:
 
     async def read(
         self, endpoint: str, body: bytes | bytearray, info: ModelInfo, *, key: str = ""
-    ) -> jobs.Requests | jobs.Answer:
+    ) -> jobs.Requests | jobs.BodyAnswer:
         """Read a request's body. Raises RequestError."""
         reply = await self._ask(jobs.ReadBody(endpoint, memoryview(body), info), key, len(body))
-        assert isinstance(reply, jobs.Requests | jobs.Answer)
+        assert isinstance(reply, jobs.Requests | jobs.BodyAnswer)
         return reply
 
     async def encode(
@@ -82,21 +82,21 @@ class Workers:
 
         params: what errors call each. most: of `Tokenizer.encode_batch`. Raises RequestError.
         """
-        job = jobs.Encode(list(texts), list(params), add_special_tokens, most)
+        job = jobs.EncodeText(list(texts), list(params), add_special_tokens, most)
         reply = await self._ask(job, key, sum(map(len, texts)))
         assert isinstance(reply, jobs.Ids)
         return [jobs.unpack_ids(ids) for ids in reply.ids]
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool, key: str = "") -> str:
         """Return the text of token ids. Raises RequestError."""
-        reply = await self._ask(jobs.Decode(ids, skip_special_tokens), key, len(ids))
+        reply = await self._ask(jobs.DecodeText(ids, skip_special_tokens), key, len(ids))
         assert isinstance(reply, jobs.Text)
         return reply.text
 
     async def _ask(self, job: jobs.Job, key: str, size: int) -> jobs.Reply:
         await self._places.take(key, size)
         reply = jobs.decode_reply(await self._answer(job, key))
-        if isinstance(reply, jobs.Failure):
+        if isinstance(reply, jobs.BodyFailure):
             raise RequestError(**msgspec.structs.asdict(reply))
         return reply
 
@@ -137,7 +137,7 @@ class Workers:
                 if self._closed:  # meanwhile, and nobody saw this process
                     process.close()
                 process.ask(self._settings)
-        except (Late, Exceeded, Lost):
+        except (Late, Exceeded, ProcessLost):
             raise _lost("cannot begin") from None
         try:
             return process.ask(jobs.encode(job))
@@ -145,7 +145,7 @@ class Workers:
             raise RequestError(f"the body took too much {error} to be read", code="body_too_complex") from None
         except Late:
             raise _lost(f"gave no answer within {self._limits.wall_seconds:g} s") from None
-        except Lost as error:
+        except ProcessLost as error:
             raise _lost(str(error)) from None
 
 

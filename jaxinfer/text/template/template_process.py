@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError, WorkerLostError
-from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
+from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, ProcessLost
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 
@@ -91,7 +91,7 @@ class TemplateProcess:
         try:
             self._process.start()
             answer = self._ask({**first, "cpu_seconds": self._limits.cpu_seconds})
-        except Lost as error:
+        except ProcessLost as error:
             raise _lost(str(error)) from None
         except Exceeded as error:
             raise ModelError(f"the chat template {self._described(error)} while it was compiled") from None
@@ -107,7 +107,7 @@ class TemplateProcess:
         except Late:
             # The kernel counts its processor time, and would have ended it: it did not run.
             raise _lost(f"did not answer within {self._limits.wall_seconds:g} s") from None
-        except Lost as error:
+        except ProcessLost as error:
             raise _lost(str(error)) from None
 
     def _described(self, error: Exceeded) -> str:
