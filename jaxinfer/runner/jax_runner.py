@@ -112,8 +112,8 @@ class JaxRunner(DeviceRunner):
         compiled()
         if not lazy:
             self._run_all()
-            for stage in self.stages:
-                stage.warm_up_moves()
+        for stage in self.stages:
+            stage.begin_moves(compiled=not lazy)
         self._compiles_at_ready = compile_counter.count
 
     def _compile_all(self, progress: CompileProgress | None) -> None:

@@ -16,7 +16,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.drafting.speculate import AcceptedDrafts
 from jaxinfer.runner.experts.load import ExpertLoad, StepLoad
-from jaxinfer.runner.experts.moves import expert_moves
+from jaxinfer.runner.experts.moves import ExpertMoves, expert_moves
 from jaxinfer.runner.platform.xla_options import Options
 from jaxinfer.runner.programs.compiled import Programs
 from jaxinfer.runner.programs.store import ProgramStore
@@ -65,7 +65,8 @@ class StageDevice:
             self._make_slots = lambda: absent(table.slots)
         self._place = NamedSharding(model.mesh, rows(model.mesh))
         self._load = ExpertLoad(model, counts=self.is_here)
-        self._moves = expert_moves(model, self._load, expert_placement_steps) if self.is_here else None
+        self._moves: ExpertMoves | None = None
+        self._placement_steps = expert_placement_steps
         self.slots = self._make_slots()
 
     @cached_property
@@ -173,9 +174,11 @@ class StageDevice:
         """Read the load of the stage's experts; None where it is unknown here."""
         return self._load.read()
 
-    def warm_up_moves(self) -> None:
-        """Compiles what moves experts."""
-        if self._moves is not None:
+    def begin_moves(self, *, compiled: bool) -> None:
+        """From now on experts are moved: steps that warm programs up are no load. compiled: compiles what moves
+        them."""
+        self._moves = expert_moves(self.model, self._load, self._placement_steps) if self.is_here else None
+        if compiled and self._moves is not None:
             self.model = self._moves.warm_up(self.model)
 
     def forget_load(self) -> None:
