@@ -23,9 +23,9 @@ from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.stats.counters import CoreStats, EngineStats, totals
 from jaxinfer.engine.stats.drafts import DraftTotals
 from jaxinfer.engine.stats.hosts import HostReading
-from jaxinfer.engine.stats.records import CoreStats, EngineStats, totals
 from jaxinfer.engine.stats.stats import read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer

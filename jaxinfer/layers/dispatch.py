@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxinfer_kernels.stack import StackLayer
 
-from jaxinfer.layers.activation import gated
 from jaxinfer.layers.exchange import exchanged
+from jaxinfer.layers.gating import gated
 from jaxinfer.layers.linear import GroupedLinear
 from jaxinfer.layers.param import Matrix
 from jaxinfer.model_config.mlp_kind import ExpertsKind

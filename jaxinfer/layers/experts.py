@@ -9,7 +9,7 @@ from jaxinfer.layers.dispatch import ExpertWeights, Routed, through_experts
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.mlp import Mlp, gate_up_bias, gate_up_param
 from jaxinfer.layers.param import Vector, held, matrix, param, value
-from jaxinfer.model_config.formulas import ROUTER_SCORINGS
+from jaxinfer.model_config.formulas.router_scorings import ROUTER_SCORINGS
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.quantization.scheme import LayerSchemes
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.activation import activated, gated
 from jaxinfer.layers.context import Context
+from jaxinfer.layers.gating import activated, gated
 from jaxinfer.layers.padding import without_padding
 from jaxinfer.layers.param import QuantizedParam, Vector, matrix
 from jaxinfer.model_config.mlp_kind import MlpKind

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.model_config.formulas import NORMS
+from jaxinfer.model_config.formulas.norms import NORMS
 from jaxinfer.model_config.layer_kind import NormKind
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from jaxinfer.engine.series import Series
-from jaxinfer.engine.stats.records import STEP_TOKENS, EngineStats, statistics_of
+from jaxinfer.engine.stats.counters import STEP_TOKENS, EngineStats, statistics_of
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.metrics.requests import common_labels, cumulative
 

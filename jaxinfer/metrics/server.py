@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.metrics.counts import Restarts, SharedCounts, private_counts
 from jaxinfer.metrics.engine import EngineFamilies

@@ -6,7 +6,8 @@ from typing import Any
 
 from jaxinfer.errors import quoted
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.formulas import ACTIVATIONS, NORMS
+from jaxinfer.model_config.formulas.activations import ACTIVATIONS
+from jaxinfer.model_config.formulas.norms import NORMS
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 from jaxinfer.model_config.quantized.reading import read_quantization

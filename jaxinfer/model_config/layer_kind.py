@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from jaxinfer.errors import ModelError, ParameterError, quoted
-from jaxinfer.model_config.formulas import NORMS, check_formula
+from jaxinfer.model_config.formulas import check_formula
+from jaxinfer.model_config.formulas.norms import NORMS
 from jaxinfer.model_config.head_spread import HeadSpread, as_they_are, spread_heads
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig

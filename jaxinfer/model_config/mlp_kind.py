@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jaxinfer.errors import ModelError, ParameterError, quoted
-from jaxinfer.model_config.formulas import ACTIVATIONS, ROUTER_SCORINGS, check_formula
+from jaxinfer.model_config.formulas import check_formula
+from jaxinfer.model_config.formulas.activations import ACTIVATIONS
+from jaxinfer.model_config.formulas.router_scorings import ROUTER_SCORINGS
 
 
 class Clamp(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from jaxinfer.engine.client.streams import Streams
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.engine.watchdog import Watchdog
 from jaxinfer.errors import EngineDeadError, JaxinferError

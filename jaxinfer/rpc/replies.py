@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxinfer.engine.stats.records import EngineStats, statistics_of
+from jaxinfer.engine.stats.counters import EngineStats, statistics_of
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.serving.usage import Usage

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from jaxinfer.engine.array_coding import array, plain
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError, WorkerLostError
 from jaxinfer.sampling import SamplingParams

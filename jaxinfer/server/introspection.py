@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.serving.context import Context

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import ModelInfo
 
 

@@ -3,8 +3,8 @@
 from dataclasses import fields, replace
 from typing import Any
 
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.stats.hosts import HostReading
-from jaxinfer.engine.stats.records import EngineStats
 
 
 def stats_of(**values: Any) -> EngineStats:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxinfer.engine.stats.records import STEP_TOKENS
+from jaxinfer.engine.stats.counters import STEP_TOKENS
 from jaxinfer.engine.stats.step_cost import ExpertCosts, StepCosts, StepCostTotals
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes

@@ -62,7 +62,7 @@ NO_JAX = (
 BASE = ("errors", "version", "structural_tag", "constraint", "sampling", "speculation", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
-SEAM = ("engine.client.base", "engine.types", "engine.stats.records")
+SEAM = ("engine.client.base", "engine.types", "engine.stats.counters")
 
 PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "serving", "server", "rpc", "hosts")
 
@@ -81,7 +81,7 @@ ARROWS = {
     "config": ("errors", "speculation"),
     "other_values": ("model_config.quantized.refused",),
     "config_tree": ("errors", "other_values"),
-    "metrics": (*BASE, "engine.types", "engine.stats.records", "engine.series"),
+    "metrics": (*BASE, "engine.types", "engine.stats.counters", "engine.series"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
     "grammar": (*BASE, "heap", "engine.constraint", "engine.step.shapes", "text.limited_process"),
     "engine": BASE,

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.layers.activation import gated
 from jaxinfer.layers.experts import route
+from jaxinfer.layers.gating import gated
 from jaxinfer.layers.norm import norm
-from jaxinfer.model_config import formulas
+from jaxinfer.model_config.formulas import activations, norms, router_scorings
 from jaxinfer.model_config.layer_kind import NormKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 
@@ -16,12 +16,12 @@ X = np.array([[-3.0, 0.5, 2.0, 1.0]], np.float32)
 
 @pytest.fixture(autouse=True)
 def new_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    squared = formulas.Activation(lambda jax, x: jax.nn.relu(x) ** 2, ("relu2",))
-    mean = formulas.Norm(lambda jax, x, axes, eps: x - jax.numpy.mean(x, axis=axes, keepdims=True), "eps")
-    root = formulas.RouterScoring(lambda jax, scores: jax.numpy.sqrt(jax.nn.softplus(scores)))
-    monkeypatch.setitem(formulas.ACTIVATIONS, "relu2", squared)
-    monkeypatch.setitem(formulas.NORMS, "mean", mean)
-    monkeypatch.setitem(formulas.ROUTER_SCORINGS, "sqrtsoftplus", root)
+    squared = activations.Activation(lambda jax, x: jax.nn.relu(x) ** 2, ("relu2",))
+    mean = norms.Norm(lambda jax, x, axes, eps: x - jax.numpy.mean(x, axis=axes, keepdims=True), "eps")
+    root = router_scorings.RouterScoring(lambda jax, scores: jax.numpy.sqrt(jax.nn.softplus(scores)))
+    monkeypatch.setitem(activations.ACTIVATIONS, "relu2", squared)
+    monkeypatch.setitem(norms.NORMS, "mean", mean)
+    monkeypatch.setitem(router_scorings.ROUTER_SCORINGS, "sqrtsoftplus", root)
 
 
 def test_a_new_activation_is_computed() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from jaxinfer.engine.stats import step_timer
+from jaxinfer.engine.stats.counters import STEP_TOKENS, EngineStats, statistics_of
 from jaxinfer.engine.stats.hosts import HostReading
-from jaxinfer.engine.stats.records import STEP_TOKENS, EngineStats, statistics_of
 from jaxinfer.metrics import ServerMetrics
 from tests.engine.flat_stats import stats_of
 from tests.metrics.exposition import INFO, value

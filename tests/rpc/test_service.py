@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.local import LocalEngineClient
-from jaxinfer.engine.stats.records import statistics_of
+from jaxinfer.engine.stats.counters import statistics_of
 from jaxinfer.errors import ParameterError
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc import jaxinfer_pb2 as pb

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 
-from jaxinfer.engine.stats.records import CoreStats, EngineStats, KVStats, SchedulerStats
+from jaxinfer.engine.stats.counters import CoreStats, EngineStats, KVStats, SchedulerStats
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, RequestTimes, TokenDelta, TokenLogprobs
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.text import Tokenizer

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from jaxinfer.engine.client.streams import Streams
 from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, StepOutput, TokenDelta
 from jaxinfer.errors import JaxinferError
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from jaxinfer.engine.client.fair_executor import FairExecutor
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 from jaxinfer.engine.stats.step_timer import IDLE
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.engine.validation import CheckedRequest

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from jaxinfer.engine.stats.records import EngineStats
+from jaxinfer.engine.stats.counters import EngineStats
 
 LOGGER = "jaxinfer.stats"
 """Its lines come whatever --log-level says; --disable-log-stats ends them."""

@@ -8,9 +8,7 @@ import numpy as np
 from jaxinfer.engine.constraint import ConstraintStats
 from jaxinfer.engine.device.runner import DeviceMemory, ExpertTokens, Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
-from jaxinfer.engine.stats.drafts import DraftTotals
-from jaxinfer.engine.stats.hosts import HostReading
-from jaxinfer.engine.stats.records import (
+from jaxinfer.engine.stats.counters import (
     AdmissionStats,
     CoreStats,
     DeviceStats,
@@ -23,6 +21,8 @@ from jaxinfer.engine.stats.records import (
     TimeStats,
     read_record,
 )
+from jaxinfer.engine.stats.drafts import DraftTotals
+from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.engine.stats.step_cost import StepCostTotals
 from jaxinfer.engine.stats.step_timer import IDLE, StepTimer
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.stats.records import STEP_TOKENS
+from jaxinfer.engine.stats.counters import STEP_TOKENS
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets, most_rows
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.model_config.formulas import ACTIVATIONS
+from jaxinfer.model_config.formulas.activations import ACTIVATIONS
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 
 
