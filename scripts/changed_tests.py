@@ -20,7 +20,7 @@ ROOTS = ("jaxinfer", "kernels", "tests", "benchmarks", "scripts")
 IMPORTED_FROM = ("kernels/", "scripts/")
 SETTINGS = (
     *("pyproject.toml", "constraints.txt", "scripts/environment.sh", "scripts/test", ".ci/"),
-    *("tests/conftest.py", "tests/draws.py", "tests/turns.py"),
+    *("tests/conftest.py", "tests/draws.py", "tests/few_programs.py", "tests/turns.py"),
 )
 PRODUCT = ("jaxinfer", "jaxinfer_kernels")
 STARTS_PROCESSES = ("subprocess", "asyncio.subprocess", "asyncio.create_subprocess_exec", "multiprocessing")

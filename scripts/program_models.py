@@ -5,7 +5,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxinfer.build.declared import Declared
+from jaxinfer.build.declared import DeclaredModel
 from jaxinfer.config import CacheConfig, EngineConfig, KVCacheDType, ModelConfig, Quantization
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
@@ -28,7 +28,7 @@ class Model(NamedTuple):
         kinds = dict.fromkeys(decoder.layers)
         few = decoder.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
         load, cache = ModelConfig(quantization=self.quantization), CacheConfig(kv_cache_dtype=self.kv_cache_dtype)
-        declared = Declared(Path(self.name), self.name, replace(decoder, layers=few))
+        declared = DeclaredModel(Path(self.name), self.name, replace(decoder, layers=few))
         return declared.held(EngineConfig(self.name, load, cache))
 
     @property

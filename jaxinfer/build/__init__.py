@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxinfer.build.asked import Asked
+from jaxinfer.build.asked import StartRequest
 from jaxinfer.build.described import sizes_line
 from jaxinfer.build.folders import DEMO_FOLDER, load_text, model_folder
 from jaxinfer.build.progress import BuildProgress, BuildSeconds, Laps
@@ -23,7 +23,7 @@ from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.runner.platform import xla_options
 
 if TYPE_CHECKING:
-    from jaxinfer.build.compiled import Compiled
+    from jaxinfer.build.compiled import CompiledEngine
 
 __all__ = [
     "DEMO_FOLDER",
@@ -87,8 +87,10 @@ def seed_of(config: EngineConfig) -> int:
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
-def _start(config: EngineConfig, progress: BuildProgress | None, team: Team, laps: Laps, *, leads: bool) -> "Compiled":
-    asked = Asked(config, served_mesh(config.parallel, team.num_hosts), team, progress, leads)
+def _start(
+    config: EngineConfig, progress: BuildProgress | None, team: Team, laps: Laps, *, leads: bool
+) -> "CompiledEngine":
+    asked = StartRequest(config, served_mesh(config.parallel, team.num_hosts), team, progress, leads)
     xla_options.prepare(config)
     from jaxinfer.build.order import start  # which imports jax
 

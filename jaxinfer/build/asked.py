@@ -8,7 +8,7 @@ from jaxinfer.hosts.team import ALONE, Team
 from jaxinfer.parallel.mesh_config import MeshConfig
 
 
-class Asked(NamedTuple):
+class StartRequest(NamedTuple):
     """Settings, and the process that builds an engine of them.
 
     mesh: None if the engine chooses it. leads: this host schedules.

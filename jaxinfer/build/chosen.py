@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from jaxinfer.build.asked import Asked
+from jaxinfer.build.asked import StartRequest
 from jaxinfer.build.drafting import beside
 from jaxinfer.build.loaded import Loaded
-from jaxinfer.build.placed import Placed
+from jaxinfer.build.placed import PlacedModel
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.step.stage import StagedModel
@@ -18,11 +18,11 @@ from jaxinfer.runner.tuning.products import choose_products
 class Chosen:
     """model: with its backends, and with what drafts for it."""
 
-    placed: Placed
+    placed: PlacedModel
     model: StagedModel
 
 
-def choose(asked: Asked, loaded: Loaded) -> Chosen:
+def choose(asked: StartRequest, loaded: Loaded) -> Chosen:
     """Time kernels, or read from the cache which were faster."""
     placed, shapes = loaded.placed, loaded.placed.sized.shapes
 

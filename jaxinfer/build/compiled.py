@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxinfer import heap
-from jaxinfer.build.asked import Asked
+from jaxinfer.build.asked import StartRequest
 from jaxinfer.build.described import model_info
 from jaxinfer.build.fitted import Fitted
 from jaxinfer.build.folders import own_tokenizer
@@ -19,7 +19,7 @@ from jaxinfer.runner.programs.store import open_store
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledEngine:
     """An engine's parts that every host has. constraints: None where the host does not schedule, or the model has no
     tokenizer."""
 
@@ -31,7 +31,7 @@ class Compiled:
     constraints: Grammars | None
 
 
-def compile_programs(asked: Asked, fitted: Fitted) -> Compiled:
+def compile_programs(asked: StartRequest, fitted: Fitted) -> CompiledEngine:
     """Make the programs, or read them from the cache, and run each once unless `lazy_compile` is set."""
     config, declared = asked.config, fitted.placed.declared
     runner = _runner(config, fitted)
@@ -41,7 +41,7 @@ def compile_programs(asked: Asked, fitted: Fitted) -> Compiled:
     runner.warm_up(told, lazy=config.runner.lazy_compile, compiled=lambda: asked.team.agree("compiled", {}))
     heap.release()
     parts = declared.source, declared.eos_token_ids, costs_of_stages(fitted.model), constraints
-    return Compiled(runner, model_info(config, fitted), *parts)
+    return CompiledEngine(runner, model_info(config, fitted), *parts)
 
 
 def _runner(config: EngineConfig, fitted: Fitted) -> JaxRunner:

@@ -15,7 +15,7 @@ from jaxinfer.runner.fit.sizes import context_of
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredModel:
     """A model on no device. source: its folder, or a config.json alone. architecture: that it is read as. config: as
     the files have it."""
 
@@ -33,21 +33,21 @@ class Declared:
         return decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
 
 
-def declare(config: EngineConfig) -> Declared:
+def declare(config: EngineConfig) -> DeclaredModel:
     """Read the declarations of the folder that settings name. Raises ModelError."""
     folder, asked = model_folder(config), config.load
     files = read_declared(folder, asked.architecture, asked.ignore_config_keys)
     architecture = asked.architecture or declared_architecture(read_object(folder / "config.json"))
-    return Declared(folder, architecture, files.config, files.eos_token_ids)
+    return DeclaredModel(folder, architecture, files.config, files.eos_token_ids)
 
 
-def declare_alone(config: EngineConfig) -> Declared:
+def declare_alone(config: EngineConfig) -> DeclaredModel:
     """Read as `declare` does; the model may be a config.json alone."""
     if (file := config_file(config.model)) is None:
         return declare(config)
     raw, asked = read_object(file), config.load
     decoder = parse_config(raw, asked.architecture, ignored=asked.ignore_config_keys)
-    return Declared(file, asked.architecture or declared_architecture(raw), decoder)
+    return DeclaredModel(file, asked.architecture or declared_architecture(raw), decoder)
 
 
 def config_file(model: str) -> Path | None:

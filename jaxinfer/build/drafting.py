@@ -24,7 +24,7 @@ from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Drafts:
+class DraftSource:
     """What drafts for a model, before it is loaded. This has no weights: nothing drafts, or n-grams do."""
 
     def load(self, sized: Sized, mesh: Mesh, scan: LayersInLoop) -> LoadedModel | None:
@@ -32,7 +32,7 @@ class Drafts:
 
 
 @dataclass(frozen=True)
-class DraftModel(Drafts):
+class DraftModel(DraftSource):
     """A smaller model. config: over the mesh's parts."""
 
     folder: Path
@@ -45,7 +45,7 @@ class DraftModel(Drafts):
 
 
 @dataclass(frozen=True)
-class DraftHead(Drafts):
+class DraftHead(DraftSource):
     """An EAGLE-3 head. config: over the mesh's parts."""
 
     folder: Path
@@ -69,11 +69,11 @@ def beside(
     return StagedModel((with_draft(leading, draft), *model.parts[1:]))
 
 
-def declare_drafts(config: EngineConfig, sized: Sized) -> Drafts:
+def declare_drafts(config: EngineConfig, sized: Sized) -> DraftSource:
     """sized: the model that is drafted for. Raises ModelError for what cannot draft for it."""
     asked, parts, length = sized.shapes.drafting, sized.mesh.parts, sized.shapes.max_model_len
     if asked is None or asked.model is None:
-        return Drafts()
+        return DraftSource()
     folder = _folder_of_same_tokens(config, asked.model)
     if asked.method == "eagle3":
         head = declared_eagle3(folder, sized.decoder).over(*parts)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxinfer.build.asked import Asked
+from jaxinfer.build.asked import StartRequest
 from jaxinfer.build.chosen import Chosen
-from jaxinfer.build.placed import Placed
+from jaxinfer.build.placed import PlacedModel
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
@@ -21,12 +21,12 @@ from jaxinfer.runner.step.stage import StagedModel
 class Fitted:
     """shapes: with the numbers of blocks, and a context that they hold."""
 
-    placed: Placed
+    placed: PlacedModel
     model: StagedModel
     shapes: EngineShapes
 
 
-def fit(asked: Asked, chosen: Chosen) -> Fitted:
+def fit(asked: StartRequest, chosen: Chosen) -> Fitted:
     """Raises ParameterError if nothing is left for blocks."""
     placed, model = chosen.placed, chosen.model
     shapes = fitted_shapes(asked.config, model, placed.sized.shapes, placed.notes, placed.options, asked.team)

@@ -63,8 +63,8 @@ class Inspection(NamedTuple):
     sequences: int | None
 
 
-def this_device(share: float) -> Device:
-    """Describe the first device of this machine. share: of its memory that may be taken."""
+def usable_device(share: float) -> Device:
+    """Describe the first device of this machine; its memory is what may be taken of it. share: of all of it."""
     return Device(platform_name(), usable_memory(share))
 
 
@@ -82,7 +82,8 @@ def inspect_model(
     cannot be split so."""
     plan = plan_model(decoder, dtype)
     decoder, counted = decoder.over(*mesh.parts), None
-    sized = size(config, decoder.quantised(config.load.quantization), mesh, device, dtype)
+    # Sizes of steps follow from all of a device's memory, and nothing here from them.
+    sized = size(config, decoder.quantised(config.load.quantization), mesh, device._replace(memory=None), dtype)
     weights = _stage_weights(sized)
     if device.memory is None:
         blocks = _cpu_blocks(config, sized, device, block_size, weights)
@@ -99,19 +100,19 @@ def inspect_model(
             counted = min(_sequences(*each, block_size, length) for each in every)
     spans = zip(sized.spans, weights, strict=True) if mesh.stages > 1 else ()
     return Inspection(
-        [StageBytes(first, last - 1, taken) for (first, last), taken in spans],
-        dict(Counter(_kind(layer) for layer in decoder.layers)),
-        decoder.max_position_embeddings,
-        sum(map(parameters, (*plan.weights, *plan.head))),
-        active_parameters(plan),
-        _weight_bytes(config, decoder, mesh, device, dtype),
-        _kv_groups(sized),
-        device.platform,
-        device.memory,
-        block_size,
-        blocks,
-        length,
-        counted,
+        stages=[StageBytes(first, last - 1, taken) for (first, last), taken in spans],
+        layers=dict(Counter(_kind(layer) for layer in decoder.layers)),
+        context=decoder.max_position_embeddings,
+        parameters=sum(map(parameters, (*plan.weights, *plan.head))),
+        active_parameters=active_parameters(plan),
+        weight_bytes=_weight_bytes(config, decoder, mesh, device._replace(memory=None), dtype),
+        kv_groups=_kv_groups(sized),
+        platform=device.platform,
+        memory_bytes=device.memory,
+        block_size=block_size,
+        blocks=blocks,
+        length=length,
+        sequences=counted,
     )
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from jaxinfer.build.asked import Asked
-from jaxinfer.build.placed import Placed
+from jaxinfer.build.asked import StartRequest
+from jaxinfer.build.placed import PlacedModel
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel, load_stages
 from jaxinfer.runner.fit.kv_measure import needs_measuring, with_scales_of_stages
@@ -14,12 +14,12 @@ from jaxinfer.runner.step.stage import stage_meshes
 class Loaded:
     """parts: of each stage. draft: what drafts, if anything with weights does."""
 
-    placed: Placed
+    placed: PlacedModel
     parts: tuple[LoadedModel, ...]
     draft: LoadedModel | None
 
 
-def load(asked: Asked, placed: Placed) -> Loaded:
+def load(asked: StartRequest, placed: PlacedModel) -> Loaded:
     """Read the weights, and measure scales of keys and values that a checkpoint lacks. Raises ModelError."""
     sized, scan = placed.sized, asked.config.runner.scan_layers
     parts = load_stages(

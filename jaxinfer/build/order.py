@@ -2,9 +2,9 @@
 
 import logging
 
-from jaxinfer.build.asked import Asked
+from jaxinfer.build.asked import StartRequest
 from jaxinfer.build.chosen import choose
-from jaxinfer.build.compiled import Compiled, compile_programs
+from jaxinfer.build.compiled import CompiledEngine, compile_programs
 from jaxinfer.build.declared import declare
 from jaxinfer.build.described import sizes_of
 from jaxinfer.build.fitted import Fitted, fit
@@ -15,7 +15,7 @@ from jaxinfer.build.progress import Laps
 log = logging.getLogger(__name__)
 
 
-def start(asked: Asked, laps: Laps) -> Compiled:
+def start(asked: StartRequest, laps: Laps) -> CompiledEngine:
     """Declare, size, load, choose kernels, fit memory, compile. What cannot be is told before weights are read."""
     find_devices(asked)
     placed = place(asked, declare(asked.config))
@@ -30,7 +30,7 @@ def start(asked: Asked, laps: Laps) -> Compiled:
     return compiled
 
 
-def _tell_sizes(asked: Asked, fitted: Fitted) -> None:
+def _tell_sizes(asked: StartRequest, fitted: Fitted) -> None:
     sizes = sizes_of(fitted)
     log.info("%s", sizes)
     if asked.progress is not None:

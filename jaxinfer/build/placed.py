@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxinfer.build.asked import Asked
-from jaxinfer.build.declared import Declared
-from jaxinfer.build.drafting import Drafts, declare_drafts
+from jaxinfer.build.asked import StartRequest
+from jaxinfer.build.declared import DeclaredModel
+from jaxinfer.build.drafting import DraftSource, declare_drafts
 from jaxinfer.build.folders import own_tokenizer
 from jaxinfer.build.sized import Sized, size
 from jaxinfer.config import AttentionBackend, EngineConfig
@@ -39,17 +39,17 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedModel:
     """A model that can be loaded. backend: of attention, as asked for. cache: None: no programs are kept. measured:
     tokens by which scales of keys and values are measured, if they may have to be."""
 
-    declared: Declared
+    declared: DeclaredModel
     sized: Sized
     mesh: Mesh
     backend: AttentionBackend
     cache: CompileCache | None
     options: Options
-    drafts: Drafts
+    drafts: DraftSource
     measured: list[int]
 
     @property
@@ -58,7 +58,7 @@ class Placed:
         return None if self.cache is None else self.cache.folder
 
 
-def find_devices(asked: Asked) -> None:
+def find_devices(asked: StartRequest) -> None:
     """Raises ParameterError if this process lacks the devices that are asked for: before a model is sought."""
     config, team = asked.config, asked.team
     limit_device(config.runner.device)
@@ -71,7 +71,7 @@ def find_devices(asked: Asked) -> None:
         make_mesh(asked.mesh)
 
 
-def place(asked: Asked, declared: Declared) -> Placed:
+def place(asked: StartRequest, declared: DeclaredModel) -> PlacedModel:
     """Raises ParameterError and ModelError for what cannot be served."""
     config, decoder = asked.config, declared.held(asked.config)
     dtype = resolve_dtype(config.load.dtype, held=decoder.held_dtype)
@@ -84,17 +84,17 @@ def place(asked: Asked, declared: Declared) -> Placed:
     native = backend in ("auto", "native") and candidates(mesh, dtype) == ("native",)
     sized = size(config, decoder, parallel, this_device(native), dtype)
     drafts = declare_drafts(config, sized)
-    return Placed(declared, sized, mesh, backend, cache, options, drafts, _measured_tokens(config, declared))
+    return PlacedModel(declared, sized, mesh, backend, cache, options, drafts, _measured_tokens(config, declared))
 
 
-def _backend(asked: Asked) -> AttentionBackend:
+def _backend(asked: StartRequest) -> AttentionBackend:
     """Return the attention backend to use. Over several hosts nothing is timed, since programs of all of them would
     have to run in one order: auto is xla there."""
     backend = asked.config.runner.attention_backend
     return "xla" if backend == "auto" and asked.team.num_hosts > 1 else backend
 
 
-def _measured_tokens(config: EngineConfig, declared: Declared) -> list[int]:
+def _measured_tokens(config: EngineConfig, declared: DeclaredModel) -> list[int]:
     if config.cache.kv_cache_dtype != "int8":
         return []
     return Tokenizer(own_tokenizer(config) or declared.source).encode(MEASURED_TEXT)

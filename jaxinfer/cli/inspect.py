@@ -123,14 +123,14 @@ def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
 
 
 def _device(asked: _Asked) -> "Device":
-    from jaxinfer.build.inspection import this_device
+    from jaxinfer.build.inspection import usable_device
     from jaxinfer.runner.fit.sizes import Device
 
     for name in ("device_memory", "gpu_memory_utilization", "max_model_len"):
         value = getattr(asked, name)
         if value is not None and not value > 0:
             raise ParameterError(name, f"must be above 0, not {value}")
-    here = this_device(asked.gpu_memory_utilization)
+    here = usable_device(asked.gpu_memory_utilization)
     platform = here.platform if asked.platform == "auto" else asked.platform
     if asked.device_memory is not None:
         return Device(platform, int(asked.device_memory * 2**30 * asked.gpu_memory_utilization))

@@ -28,7 +28,7 @@ from jaxinfer.errors import ParameterError, quoted
 from jaxinfer.parallel.asked_mesh import asked_mesh, check_served
 
 if TYPE_CHECKING:
-    from jaxinfer.build.declared import Declared
+    from jaxinfer.build.declared import DeclaredModel
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.parallel.mesh_config import MeshConfig
     from jaxinfer.plan.chip import Chip
@@ -304,7 +304,7 @@ def _named(asked: _Asked, decoder: "DecoderConfig", name: str) -> "MeshPlan":
         raise ParameterError(error.param, message) from None
 
 
-def _remedies(asked: _Asked, declared: "Declared", plan: "MeshPlan") -> list[str]:
+def _remedies(asked: _Asked, declared: "DeclaredModel", plan: "MeshPlan") -> list[str]:
     """Fewer bits for the weights, or twice as many devices along `tensor`."""
     from jaxinfer.plan.estimate import plan_mesh
     from jaxinfer.plan.search import first_that_holds

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.context import Context, LayerVectors
+from jaxinfer.layers.context import LayerContext, LayerVectors
 from jaxinfer.layers.norm import norm
 from jaxinfer.layers.param import Axes, Vector, matrix
 from jaxinfer.layers.rope import rotate
@@ -78,13 +78,13 @@ class Attention(nnx.Module):
         return found
 
     def __call__(
-        self, x: jax.Array, context: Context, attend: Callable[[Heads, Scoring], tuple[jax.Array, Kept]]
+        self, x: jax.Array, context: LayerContext, attend: Callable[[Heads, Scoring], tuple[jax.Array, Kept]]
     ) -> tuple[jax.Array, Kept]:
         """x [T, inputs] to [T, hidden], and what is kept. attend(heads, scoring) -> (out [T, Hq, D], kept)."""
         out, kept = attend(self._heads(x, context), self.kind.scoring)
         return context.linear(self.out, "out_bias")(out), kept
 
-    def _heads(self, x: jax.Array, context: Context) -> Heads:
+    def _heads(self, x: jax.Array, context: LayerContext) -> Heads:
         """x [T, inputs] to heads; q and k normed, then turned where the layer knows positions."""
         vectors, rotation = context.vectors, context.rotation
         qkv = context.linear(self.qkv, "qkv_bias")(x)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxinfer.layers.attention import Attention
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.experts import Experts
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.norm import norm
@@ -32,7 +32,7 @@ class Block(nnx.Module):
         self.mixer, self.mlp = (PARTS[type(part)](part, *of_all) for part in (kind.mixer, kind.mlp))
 
     def __call__(
-        self, x: jax.Array, context: Context, attend: Callable[..., tuple[jax.Array, Kept]]
+        self, x: jax.Array, context: LayerContext, attend: Callable[..., tuple[jax.Array, Kept]]
     ) -> tuple[jax.Array, Kept, jax.Array | None]:
         """x [T, hidden] through the layer. attend: of its mixer.
 
@@ -48,14 +48,14 @@ class Block(nnx.Module):
         inner, sizes = self.mlp(self._before("mlp_norm", x, context), context)
         return self._add(x, self._after("mlp_out_norm", inner, context)), kept, sizes
 
-    def _before(self, name: str, x: jax.Array, context: Context) -> jax.Array:
+    def _before(self, name: str, x: jax.Array, context: LayerContext) -> jax.Array:
         normed = x if self.kind.norms == "after" else self._norm(name, x, context)
         return without_padding(normed, context.dispatch.real)
 
-    def _after(self, name: str, x: jax.Array, context: Context) -> jax.Array:
+    def _after(self, name: str, x: jax.Array, context: LayerContext) -> jax.Array:
         return x if self.kind.norms == "before" else self._norm(name, x, context)
 
-    def _norm(self, name: str, x: jax.Array, context: Context) -> jax.Array:
+    def _norm(self, name: str, x: jax.Array, context: LayerContext) -> jax.Array:
         return norm(self.kind.norm, x, context.vectors[name], context.vectors.get(f"{name}_bias"))
 
     def _add(self, x: jax.Array, change: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ LayerVectors = Mapping[str, jax.Array]
 """One layer's vectors by name; a layer lacks those that its kind has not."""
 
 
-class Context(NamedTuple):
+class LayerContext(NamedTuple):
     """One layer's vectors, and the rows of a step. positions: [T] int32. rotation: of a layer that knows positions."""
 
     vectors: LayerVectors

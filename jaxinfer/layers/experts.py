@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.dispatch import ExpertWeights, Routed, through_experts
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.mlp import Mlp, gate_up_bias, gate_up_param
@@ -58,7 +58,7 @@ class Experts(nnx.Module):
             found["experts_down_bias"] = Vector((kind.slots, hidden), ("expert", "embed"), 0.1)
         return found
 
-    def __call__(self, x: jax.Array, context: Context) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, context: LayerContext) -> tuple[jax.Array, jax.Array]:
         """x [T, hidden] to [T, hidden], and how many rows each slot got, [P] int32."""
         kind, vectors, dispatch = self.kind, context.vectors, context.dispatch
         scores = Linear(value(self.router), vectors.get("router_bias")).sums(x)
@@ -73,7 +73,7 @@ class Experts(nnx.Module):
         out = through_experts(kind, matrices, Routed(x, chosen, weights), dispatch)
         return (out if self.shared is None else out + self._shared(x, context)), sizes
 
-    def _shared(self, x: jax.Array, context: Context) -> jax.Array:
+    def _shared(self, x: jax.Array, context: LayerContext) -> jax.Array:
         assert self.shared is not None
         out, _ = self.shared(x, context)
         if not self.kind.shared_gate:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.gating import activated, gated
 from jaxinfer.layers.padding import without_padding
 from jaxinfer.layers.param import QuantizedParam, Vector, matrix
@@ -52,7 +52,7 @@ class Mlp(nnx.Module):
             return {"up_bias": Vector((kind.size,), ("mlp",), 0.1), **down}
         return {"gate_up_bias": gate_up_bias(kind.size), **down}
 
-    def __call__(self, x: jax.Array, context: Context) -> tuple[jax.Array, None]:
+    def __call__(self, x: jax.Array, context: LayerContext) -> tuple[jax.Array, None]:
         """x [T, hidden] to [T, hidden]; None: it has no experts whose rows could be counted."""
         if self.kind.gated:
             inner = gated(self.kind, context.linear(self.gate_up, "gate_up_bias")(x))

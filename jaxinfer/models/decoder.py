@@ -10,7 +10,7 @@ from jaxinfer_kernels.stack import alone
 
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.block import Block
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.embedding import embed, scores
 from jaxinfer.layers.linear import Linear
@@ -100,7 +100,7 @@ class Decoder(nnx.Module):
             index = self.repeats.ordinal(groups[group].layers, number, repeat)
             assert index is not None
             vectors = self.vectors.of_layer(self.repeats, number, repeat)
-            context = Context(vectors, positions, dispatch, rotations[block.kind.mixer.rotary])
+            context = LayerContext(vectors, positions, dispatch, rotations[block.kind.mixer.rotary])
             x, kv, sizes = block(x, context, lambda given, how: attend(given, kv, Place(group, index, how)))
             if load is not None and sizes is not None:
                 layer = self.repeats.ordinal(self.config.expert_layers, number, repeat)

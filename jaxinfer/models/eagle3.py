@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.layers.attention import Attention
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.embedding import embed
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.mlp import Mlp
@@ -69,7 +69,7 @@ class Eagle3Head(nnx.Module):
         """The next hidden states, [T, d], unnormed; and kv. hidden [T, d]: features, or what the head gave for the
         position before. embedded [T, d]: of the tokens after `positions`, [T] int32."""
         rotary = self.kind.mixer.rotary
-        context = Context({}, positions, rotation=None if rotary is None else rotation(*rotary, positions))
+        context = LayerContext({}, positions, rotation=None if rotary is None else rotation(*rotary, positions))
         normed = self._normed(self.hidden_norm, hidden)
         x = jnp.concatenate([self._normed(self.embed_norm, embedded), normed], axis=-1)
         out, kv = self.attention(x, context, lambda heads, scoring: attend(heads, kv, Place(0, 0, scoring)))

@@ -33,10 +33,11 @@ _LONG_RUN = 0.2
 
 
 class Forwarded(NamedTuple):
-    """A forward pass in flight: what the last stage gives, what the last one here gives, and each stage's load of
+    """A forward pass in flight: what the last stage gives, hidden states of the last one here, and each stage's load of
     experts. drafted: of a step that drafts packed `Drafted`, of the first stage; at_last: and of the last."""
 
-    last: Forward
+    hidden: jax.Array
+    scored: jax.Array | None
     here: jax.Array
     loads: tuple[StepLoad, ...]
     drafted: jax.Array | None = None
@@ -131,18 +132,23 @@ class JaxRunner(DeviceRunner):
     def run(self, step: PackedStep) -> StepInFlight:
         """Starts a step as a whole; one of MULTI_TOKEN in one program where one stage is all."""
         if step.kind not in MULTI_TOKEN or len(self.stages) > 1:
-            return self.finish(step, self.begin(step), None)
+            return self.finish(step, self._forward(step), None)
         out, load = self._first.multi_token(step)
         return StepInFlight(SampledStep.begun(step, out.tokens, out.tokens, out.logprobs, out.counts), (load,))
 
     def begin(self, step: PackedStep) -> Forwarded:
+        begun = self._forward(step)
+        if begun.drafted is not None and is_here(begun.drafted):
+            begun.drafted.copy_to_host_async()
+        return begun
+
+    def _forward(self, step: PackedStep) -> Forwarded:
+        assert step.kind is not StepKind.MULTI_STEP  # which is one program, and has no phases
         given = self._newest.after(step.needs)
         if step.kind is not StepKind.SPECULATE:
             out, load = self._first.forward(step, given)
             return self._pass_on(out, load, out.rows, lambda stage, given: stage.forward(step, given))
         drafted = self._first.draft(step, given)
-        if is_here(drafted):
-            drafted.copy_to_host_async()
         out, load = self._first.verify(step, drafted)
         forwarded = self._pass_on(out, load, drafted, lambda stage, given: stage.verify(step, given))
         return forwarded._replace(drafted=drafted)
@@ -163,7 +169,7 @@ class JaxRunner(DeviceRunner):
             out, load = forward(stage, given)
             here = out.hidden if stage.is_here else here
             loads.append(load)
-        return Forwarded(out, here, tuple(loads), at_last=rows)
+        return Forwarded(out.hidden, out.scored, here, tuple(loads), at_last=rows)
 
     def drafts(self, step: PackedStep, begun: Forwarded) -> Drafts:
         found: Any = Drafted.unpacked(step.picked(np.asarray(begun.drafted)))
@@ -174,14 +180,15 @@ class JaxRunner(DeviceRunner):
             return self._accepted(step, begun, counts)
         if not step.num_scored:
             return StepInFlight(SampledStep(step, begun.here, None), begun.loads)
-        sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, begun.last))
+        assert begun.scored is not None
+        sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, begun.hidden, begun.scored))
         return StepInFlight(SampledStep.begun(step, begun.here, *sampled), begun.loads)
 
     def _accepted(self, step: PackedStep, begun: Forwarded, counts: np.ndarray | None) -> StepInFlight:
         assert begun.at_last is not None
         most = np.full(step.num_rows, self.shapes.row_tokens - 1, np.int32) if counts is None else counts
         legal = step.in_rows(most, self.shapes.shards)
-        out = self._last.accept(step, begun.last.hidden, begun.at_last, legal)
+        out = self._last.accept(step, begun.hidden, begun.at_last, legal)
         sampled = self._returned(step.index, (out.tokens, out.logprobs, out.counts), out.back)
         return StepInFlight(SampledStep.begun(step, begun.here, *sampled), begun.loads)
 
@@ -237,7 +244,7 @@ class JaxRunner(DeviceRunner):
         for kind, size in self._last.table.names:
             if kind == "sample":
                 assert forwarded is not None
-                self._warm_sample(size, forwarded.last)
+                self._warm_sample(size, forwarded)
             elif kind == "masks":
                 self.write(SetMasks(packer.no_masks(size)))
             elif kind == "history":
@@ -256,9 +263,10 @@ class JaxRunner(DeviceRunner):
             for stage in self.stages:
                 stage.forget_load()  # of the rows that were timed
 
-    def _warm_sample(self, size: int, last: Forward) -> None:
+    def _warm_sample(self, size: int, begun: Forwarded) -> None:
         """Hands over what it draws, too: how arrays cross hosts is agreed when they first do."""
-        jax.block_until_ready(self._returned(0, *self._last.sample(size, last)))
+        assert begun.scored is not None
+        jax.block_until_ready(self._returned(0, *self._last.sample(size, begun.hidden, begun.scored)))
         self._newest.clear()
 
     def _warm_drafts(self, packer: Packer, rows: int) -> None:

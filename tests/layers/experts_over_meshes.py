@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.layers import dispatch, exchange
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
@@ -53,7 +53,7 @@ def run(model: LoadedModel, x: jax.Array) -> np.ndarray:
         decoder = model.build(weights)
         real, mlp = jnp.arange(len(x)) < len(x) - 1, cast(Any, decoder.blocks[0].mlp)
         vectors = decoder.vectors.of_layer(decoder.repeats, 0, 0)
-        return mlp(x, Context(vectors, jnp.arange(len(x)), model.dispatch(real)))[0]
+        return mlp(x, LayerContext(vectors, jnp.arange(len(x)), model.dispatch(real)))[0]
 
     return np.asarray(jax.jit(layer)(model.weights, x))[:-1]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.experts import Experts, route
 from jaxinfer.layers.param import QuantizedParam
@@ -151,8 +151,8 @@ def run(layer: Experts, vectors: Mapping[str, jax.Array], x: jax.Array) -> jax.A
     return jax.jit(lambda state, x: nnx.merge(graph, state)(x, context(vectors, x))[0])(state, x)
 
 
-def context(vectors: Mapping[str, jax.Array], x: jax.Array, real: jax.Array | None = None) -> Context:
-    return Context(vectors, jnp.arange(len(x)), Dispatch(real=real))
+def context(vectors: Mapping[str, jax.Array], x: jax.Array, real: jax.Array | None = None) -> LayerContext:
+    return LayerContext(vectors, jnp.arange(len(x)), Dispatch(real=real))
 
 
 def error(found: Any, right: np.ndarray) -> float:

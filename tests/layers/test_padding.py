@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.padding import without_padding
@@ -30,7 +30,7 @@ def test_padding_is_zero_in_the_middle_of_an_mlp_with_biases(gated: bool) -> Non
         weight.set_value(jnp.ones(weight.get_value().shape))
     bias = {f"{name}_bias": jnp.ones(getattr(mlp, name).get_value().shape[:-1])}
     x, real = jnp.zeros((3, 4)).at[0].set(1.0), jnp.array([True, False, False])
-    context = Context(bias, jnp.arange(3))
+    context = LayerContext(bias, jnp.arange(3))
     found = np.asarray(mlp(x, context._replace(dispatch=Dispatch(real=real)))[0])
     assert not found[1:].any()
     np.testing.assert_array_equal(found[0], np.asarray(mlp(x, context)[0])[0])

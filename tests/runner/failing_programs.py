@@ -29,6 +29,7 @@ def failing(runner: Any, at: int, *kinds: str) -> Iterator[None]:
     """Give the first stage of a runner `FailingPrograms` for a while."""
     stage = runner.stages[0]
     programs = stage.programs
+    assert {*kinds} <= {name for name, _ in programs.names}
     stage.programs = FailingPrograms(programs, at, *kinds)
     try:
         yield

@@ -101,7 +101,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     model = StagedModel(parts)
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, "max_scored": 4}
     sizes |= {"blocks": how["blocks"], "shards": mesh.data, "stages": mesh.stages, "drafting": drafting}
-    shapes = tiny_shapes(model, **sizes)
+    shapes = tiny_shapes(model, **sizes, few_sizes=False)  # which only one CPU device has
     runner = JaxRunner(model, shapes)
     runner.warm_up(lazy=mesh.stages == 1)
     asked = {"eos": EOS, "constraints": ToyConstraints(config.vocab_size), "clock": lambda: 0}  # every step drafts

@@ -34,10 +34,10 @@ class PoisoningRunner(JaxRunner):
         super().write(call)
 
     def run(self, step: PackedStep) -> Any:
-        if step.kind not in MULTI_TOKEN or len(self.stages) > 1:  # which is `begin` and `finish`
-            return super().run(step)
         self._poison(self._free)
-        return self._poisoned(super().run(step))
+        started = super().run(step)
+        # Others end by `finish`.
+        return self._poisoned(started) if step.kind in MULTI_TOKEN and len(self.stages) == 1 else started
 
     def begin(self, step: PackedStep) -> Any:
         self._poison(self._free)

@@ -54,7 +54,7 @@ def pipeline(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoni
     drafting = None if drafter is None else Speculation(3, 1, 2, drafter)
     sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
     sizes |= {"block_size": BLOCK, "admit_slots": 2, "copy_blocks": 2, "stages": len(stages)}
-    shapes = tiny_shapes(model, **sizes, drafting=drafting)
+    shapes = tiny_shapes(model, **sizes, drafting=drafting, few_sizes=False)
     made = PoisoningRunner(StagedModel(parts), shapes)
     made.warm_up(lazy=True)
     return made

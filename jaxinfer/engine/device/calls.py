@@ -43,8 +43,8 @@ class SetMasks(_Call):
 
 
 class Start(_Call):
-    """Starts a step. samples: as a whole; if False without its sampling: its drafts, if it drafts, may be read, and
-    `Sample` comes later."""
+    """Starts a step. samples: as a whole; if False without its sampling, which MULTI_STEP cannot be: its drafts, if it
+    drafts, may be read, and `Sample` comes later."""
 
     step: PackedStep
     samples: bool = True

@@ -10,8 +10,9 @@ from jaxinfer.engine.step.plan import MULTI_TOKEN, LogprobArrays, StepKind, Step
 class PackedStep(NamedTuple):
     """A step, of any kind. With several shards each computes a section of `array`, and gives a section of the results.
 
-    Its phases are a forward pass and sampling; a SPECULATE step drafts before its forward pass. Steps of MULTI_TOKEN
-    give rows several tokens, which are results of rows; others give results of scored positions.
+    Its phases are a forward pass and sampling; a SPECULATE step drafts before its forward pass; MULTI_STEP is one
+    program, without phases. Steps of MULTI_TOKEN give rows several tokens, which are results of rows; others give
+    results of scored positions.
 
     bucket: rows or tokens of its program, in each shard. array: int32, as `Layouts` has it. num_rows, num_scored:
     without padding. scored_bucket: the size of its sample program; 0 where nothing is scored. sampled: the scored

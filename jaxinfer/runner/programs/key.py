@@ -1,4 +1,4 @@
-"""program_key: a name for all that compiled programs follow from."""
+"""A name for all that compiled programs follow from."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ FOLLOWED = (
     "config.py", "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "constraint.py",
     "structural_tag.py", "speculation.py", "errors.py", "folder_files.py", "version.py",
 )  # fmt: skip
-"""Parts of this package that determine programs: all that `program_table` imports is among them."""
+"""Parts of this package that determine programs: all that `programs.table` imports is among them."""
 _COMPILERS = (
     "jax", "jaxlib", "flax", "libtpu",
     "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",

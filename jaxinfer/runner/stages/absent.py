@@ -27,7 +27,7 @@ def _absent(array: Any) -> jax.Array:
 
 
 class AbsentPrograms(Programs):
-    """Programs that run on other hosts: each gives absent arrays, and none is made."""
+    """Programs that run on other hosts: each gives absent arrays, the same at every call, and none is made."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, table: ProgramTable):
         super().__init__(model, shapes, table=table)
@@ -36,8 +36,8 @@ class AbsentPrograms(Programs):
 
     def __getitem__(self, name: Name) -> Any:
         if name not in self._results:
-            self._results[name] = _results(self._table[name])
-        return lambda *_: absent(self._results[name])
+            self._results[name] = absent(_results(self._table[name]))
+        return lambda *_: self._results[name]
 
 
 def _results(program: Program) -> Any:

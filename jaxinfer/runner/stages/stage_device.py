@@ -91,6 +91,8 @@ class StageDevice:
 
     def write(self, call: Write) -> None:
         """Starts to change what the stage remembers; calls for what it does not know are not its."""
+        if not self.is_here:
+            return
         match call:
             case InitSlots(packed):
                 state, params, masks, tables = self.slots
@@ -114,11 +116,11 @@ class StageDevice:
             self._keep_state(out.state)
         return out, self._forwarded(out, out.tables)
 
-    def sample(self, size: int, forwarded: Forward) -> tuple[SampledArrays, jax.Array | None]:
+    def sample(self, size: int, hidden: jax.Array, scored: jax.Array) -> tuple[SampledArrays, jax.Array | None]:
         """Starts to draw at the first `size` of the scored positions, in the last stage. Gives what the first of
         several is handed, too."""
         own, program = self.slots, self.programs["sample", size]
-        given = (own.state, own.params, own.masks, forwarded.hidden, forwarded.scored)
+        given = (own.state, own.params, own.masks, hidden, scored)
         state, sampled, back = program(self.model.head, *given)
         self._keep_state(state)
         return sampled, back
@@ -187,7 +189,8 @@ class StageDevice:
 
     def drop(self) -> None:
         """Deletes KV blocks and slots. Those that a failed step was given are gone already."""
-        drop((self.kv, self.slots))
+        if self.is_here:
+            drop((self.kv, self.slots))
 
     def reset(self) -> None:
         """Makes what was dropped anew, with the programs of the first time."""
@@ -196,7 +199,8 @@ class StageDevice:
 
     def wait(self) -> None:
         """Until everything is there. Raises where the device is gone."""
-        jax.block_until_ready((self.kv, self.slots))
+        if self.is_here:
+            jax.block_until_ready((self.kv, self.slots))
 
     def close(self) -> None:
         """Drops the blocks."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.layers.context import Context
+from jaxinfer.layers.context import LayerContext
 from jaxinfer.layers.dispatch import DISPATCH_FORMS
 from jaxinfer.layers.stack import layer_of
 from jaxinfer.model_config.mlp_kind import ExpertsKind
@@ -146,7 +146,7 @@ def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.
             # Of a number that is known, XLA would slice the layer out for any backend, which no step does.
             experts = layer_of(experts, jax.lax.optimization_barrier(jnp.int32(repeat)))
         vectors = decoder.vectors.of_layer(decoder.repeats, block, repeat)
-        return experts(x, Context(vectors, jnp.arange(len(x)), dispatch))[0]
+        return experts(x, LayerContext(vectors, jnp.arange(len(x)), dispatch))[0]
 
     return run
 
