@@ -25,7 +25,7 @@ from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class DraftSource:
-    """What drafts for a model, before it is loaded. This has no weights: nothing drafts, or n-grams do."""
+    """A source of drafts for a model, before it is loaded. This has no weights: nothing drafts, or n-grams do."""
 
     def load(self, sized: Sized, mesh: Mesh, scan: LayersInLoop) -> LoadedModel | None:
         """sized: of the model that is drafted for, over all devices of a mesh. scan: `--scan-layers`."""

@@ -26,7 +26,7 @@ class Compilation:
 
     @property
     def programs(self) -> list[tuple[Compiled, CompileAnswer]]:
-        """What compilers say of each program that was compiled."""
+        """Results of compilers for each program that was compiled."""
         return [(answer.compiled, answer) for answer in self.answers if answer.compiled is not None]
 
     @property

@@ -1,4 +1,4 @@
-"""How routers turn scores into the weights of experts, by name."""
+"""Scorings of routers, which turn scores into the weights of experts, by name."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -308,7 +308,7 @@ class ProgramTable:
 
 
 def _places(arrays: Any) -> Any:
-    """Where arrays lie."""
+    """Return the shardings of arrays."""
     return jax.tree.map(lambda x: x.sharding, arrays)
 
 

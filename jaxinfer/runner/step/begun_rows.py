@@ -1,4 +1,4 @@
-"""How a step begins in each stage: where its rows have their first positions and their newest tokens from."""
+"""Beginnings of a step in each stage: where its rows have their first positions and their newest tokens from."""
 
 from collections.abc import Callable
 from typing import NamedTuple
