@@ -13,19 +13,15 @@ import argparse
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.memory import sampled
 from benchmarks.peers.engines import REPOSITORY
 from benchmarks.peers.models import SMOLLM2_135M, TINY, make_folder
 from benchmarks.report import provenance, write_json
@@ -40,8 +36,6 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 _SERVE = ["--dtype", "bfloat16", "--max-num-seqs", "2", "--max-model-len", "128", "--max-num-batched-tokens", "32"]
-_POLL_SECONDS = 0.02
-_MIB = 2**20
 
 
 def main() -> None:
@@ -69,7 +63,7 @@ def _convert(source: Path, out: Path, quantization: str) -> dict[str, float]:
     flags = ["--to", "orbax", "--dtype", "bfloat16", "--quantization", quantization]
     paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "kernels"), os.environ.get("PYTHONPATH", "")])
     start = time.perf_counter()
-    with _sampled() as memory:
+    with sampled() as memory:
         command = [sys.executable, "-m", "jaxinfer", "convert", str(source), str(out), *flags]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.DEVNULL)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
@@ -86,8 +80,8 @@ def _runs(starts: dict[str, list[str]], work: Path, count: int) -> dict[str, lis
             for pages in ("cold", "warm"):
                 if pages == "cold":
                     _forget(Path(flags[0]))
-                with _sampled() as memory:
-                    seconds = start_once(cache, [*flags, *_SERVE], log)
+                with sampled() as memory:
+                    seconds = start_once(cache, [*flags, *_SERVE], log).seconds
                 run = {"ready": seconds["total"], "load": seconds["load"], **memory}
                 runs.setdefault(f"{name}, {pages}", []).append(run)
                 print(f"{name}, {pages}: ready after {run['ready']:.1f} s", flush=True)
@@ -102,33 +96,6 @@ def _forget(folder: Path) -> None:
             opened = os.open(file, os.O_RDONLY)
             os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(opened)
-
-
-@contextmanager
-def _sampled() -> Iterator[dict[str, float]]:
-    """MiB that processes started inside hold, at most: together, and the largest."""
-    found, ended = {"all_mib": 0.0, "largest_mib": 0.0}, threading.Event()
-
-    def sample() -> None:
-        while not ended.wait(_POLL_SECONDS):
-            sizes = [size for child in psutil.Process().children(recursive=True) if (size := _resident(child))]
-            found["all_mib"] = max(found["all_mib"], sum(sizes) // _MIB)
-            found["largest_mib"] = max(found["largest_mib"], max(sizes, default=0) // _MIB)
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return process.memory_info().rss
-    except psutil.Error:
-        return 0
 
 
 def _medians(runs: list[dict[str, float]]) -> dict[str, float]:

@@ -1,8 +1,9 @@
-"""Start-up of `jaxinfer serve`: from the start of the process until /readyz answers 200, and what the time goes to.
+"""Start-up of `jaxinfer serve`: from the start of the process until /readyz answers 200, by part, and memory then.
 
 Cold: with an empty compile cache; warm: with what a cold run left there (and with files that the system has read
 before). Parts are those that the engine tells in its log; `rest` is Python's start, the imports of the command, other
-processes and the HTTP server.
+processes and the HTTP server. Memory is what all processes of the server hold once it is ready (Linux's PSS), beside
+what the log tells of weights and of the KV cache.
 
     python benchmarks/startup.py [--json FILE] [--cold N] [--warm N] [-- FLAGS OF serve]
 
@@ -19,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -26,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.memory import shared_out
 from benchmarks.peers.engines import REPOSITORY, free_port
 from benchmarks.report import provenance, write_json
 
@@ -34,10 +37,22 @@ _START_SECONDS = 900
 _END_SECONDS = 30
 _TOLD = re.compile(r"engine built in [\d.]+ s: (.*)")
 _PART = re.compile(r"(\w+) ([\d.]+)")
+_HELD = {"weights": re.compile(r"loading weights: ([\d,]+) MiB"), "kv": re.compile(r"KV blocks take ([\d,]+) MiB")}
 
 
-def start_once(cache: Path, flags: Sequence[str], log: Path) -> dict[str, float]:
-    """Seconds until ready, `total`, and its parts. Raises RuntimeError, with the log's end, where it never is."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds until a server is ready, `total`, and of its parts; MiB that it holds then, `all`, and of what."""
+
+    seconds: dict[str, float]
+    mib: dict[str, float]
+
+
+def start_once(cache: Path, flags: Sequence[str], log: Path) -> Start:
+    """Starts a server, waits until it is ready, and ends it.
+
+    Raises RuntimeError, with the log's end, where it is never ready.
+    """
     port = free_port()
     command = [sys.executable, "-m", "jaxinfer", "serve", *flags, "--port", str(port), "--log-level", "info"]
     paths = [str(REPOSITORY), str(REPOSITORY / "kernels"), os.environ.get("PYTHONPATH", "")]
@@ -54,6 +69,7 @@ def start_once(cache: Path, flags: Sequence[str], log: Path) -> dict[str, float]
         try:
             ready = _is_ready(process, f"http://127.0.0.1:{port}/readyz")
             total = time.perf_counter() - start
+            held = shared_out(process.pid) if ready else 0.0
         finally:
             _end(process)
     told = log.read_text(errors="replace")
@@ -61,7 +77,14 @@ def start_once(cache: Path, flags: Sequence[str], log: Path) -> dict[str, float]
     if not ready or found is None:
         raise RuntimeError("the server did not tell that it is ready:\n" + "\n".join(told.splitlines()[-15:]))
     parts = {name: float(seconds) for name, seconds in _PART.findall(found.group(1))}
-    return {"total": round(total, 3), **parts, "rest": round(total - sum(parts.values()), 3)}
+    seconds = {"total": round(total, 3), **parts, "rest": round(total - sum(parts.values()), 3)}
+    return Start(seconds, _memory(held, told))
+
+
+def _memory(held: float, told: str) -> dict[str, float]:
+    """MiB held, of those what the log tells, and the rest."""
+    known = {name: float(found[1].replace(",", "")) for name, tells in _HELD.items() if (found := tells.search(told))}
+    return {"all": round(held), **known, "rest": round(held - sum(known.values()))}
 
 
 def summary(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -72,13 +95,17 @@ def summary(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     asked = _arguments()
-    runs: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
+    starts: dict[str, list[Start]] = {"cold": [], "warm": []}
     for form, folder, work in _starts(asked):
-        runs[form].append(start_once(folder, asked.flags, work / "log"))
-        print(f"{form}: ready after {runs[form][-1]['total']:.1f} s", flush=True)
-    found = {form: summary(of) for form, of in runs.items() if of}
-    _print(found)
-    write_json(asked.json, {"flags": asked.flags, "seconds": found, "runs": runs}, provenance(packages=("aiohttp",)))
+        starts[form].append(start_once(folder, asked.flags, work / "log"))
+        print(f"{form}: ready after {starts[form][-1].seconds['total']:.1f} s", flush=True)
+    found = {form: summary([each.seconds for each in of]) for form, of in starts.items() if of}
+    memory = {form: summary([each.mib for each in of]) for form, of in starts.items() if of}
+    _print("seconds", found)
+    _print("MiB", memory)
+    runs = {form: [asdict(each) for each in of] for form, of in starts.items()}
+    result = {"flags": asked.flags, "seconds": found, "mib": memory, "runs": runs}
+    write_json(asked.json, result, provenance(packages=("aiohttp",)))
     print(
         "ready after " + ", ".join(f"{of['total']['median']:.1f} s {form}" for form, of in found.items()) + " (median)"
     )
@@ -117,8 +144,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _print(found: dict[str, dict[str, dict[str, float]]]) -> None:
-    print(f"{'seconds':10}" + "".join(f"{form:>24}" for form in found))
+def _print(unit: str, found: dict[str, dict[str, dict[str, float]]]) -> None:
+    print(f"{unit:10}" + "".join(f"{form:>24}" for form in found))
     for part in next(iter(found.values())):
         cells = (of[part] for of in found.values())
         print(f"{part:10}" + "".join(f"{c['median']:9.2f} ({c['low']:.2f}-{c['high']:.2f})".rjust(24) for c in cells))

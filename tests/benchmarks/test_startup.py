@@ -28,9 +28,12 @@ def test_it_starts_a_server_cold_and_warm_and_splits_the_time(tmp_path: Path) ->
     result = json.loads(file.read_text())
     assert [len(result["runs"][form]) for form in ("cold", "warm")] == [1, 2]
     for each in (*result["runs"]["cold"], *result["runs"]["warm"]):
-        assert list(each) == PARTS
-        assert all(seconds >= 0 for seconds in each.values())
-        assert abs(sum(each.values()) - 2 * each["total"]) < 0.01
+        seconds, mib = each["seconds"], each["mib"]
+        assert list(seconds) == PARTS
+        assert all(part >= 0 for part in seconds.values())
+        assert abs(sum(seconds.values()) - 2 * seconds["total"]) < 0.01
+        assert list(mib) == ["all", "weights", "kv", "rest"]
+        assert 100 < mib["all"] < 4_000
     assert result["flags"] == SMALL
     assert set(result["provenance"]) >= {"command", "commit", "versions", "xla_flags", "xla_options"}
     assert done.stdout.splitlines()[-1].startswith("ready after ")
