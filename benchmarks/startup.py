@@ -3,7 +3,7 @@
 Cold: with an empty compile cache; warm: with what a cold run left there (and with files that the system has read
 before). Parts are those that the engine tells in its log; `rest` is Python's start, the imports of the command, other
 processes and the HTTP server. Memory is what all processes of the server hold once it is ready (Linux's PSS), beside
-what the log tells of weights and of the KV cache.
+the size of weights in their files and the most that KV blocks can take, which hold nothing before they are written.
 
     python benchmarks/startup.py [--json FILE] [--cold N] [--warm N] [-- FLAGS OF serve]
 
@@ -37,12 +37,15 @@ _START_SECONDS = 900
 _END_SECONDS = 30
 _TOLD = re.compile(r"engine built in [\d.]+ s: (.*)")
 _PART = re.compile(r"(\w+) ([\d.]+)")
-_HELD = {"weights": re.compile(r"loading weights: ([\d,]+) MiB"), "kv": re.compile(r"KV blocks take ([\d,]+) MiB")}
+_TOLD_MEMORY = {
+    "weight_files": re.compile(r"loading weights: ([\d,]+) MiB"),
+    "kv_at_most": re.compile(r"KV blocks take ([\d,]+) MiB"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds until a server is ready, `total`, and of its parts; MiB that it holds then, `all`, and of what."""
+    """Seconds until a server is ready, `total`, and of its parts; MiB that it holds then, and sizes that it told."""
 
     seconds: dict[str, float]
     mib: dict[str, float]
@@ -78,13 +81,9 @@ def start_once(cache: Path, flags: Sequence[str], log: Path) -> Start:
         raise RuntimeError("the server did not tell that it is ready:\n" + "\n".join(told.splitlines()[-15:]))
     parts = {name: float(seconds) for name, seconds in _PART.findall(found.group(1))}
     seconds = {"total": round(total, 3), **parts, "rest": round(total - sum(parts.values()), 3)}
-    return Start(seconds, _memory(held, told))
-
-
-def _memory(held: float, told: str) -> dict[str, float]:
-    """MiB held, of those what the log tells, and the rest."""
-    known = {name: float(found[1].replace(",", "")) for name, tells in _HELD.items() if (found := tells.search(told))}
-    return {"all": round(held), **known, "rest": round(held - sum(known.values()))}
+    sizes = {name: told_size.search(told) for name, told_size in _TOLD_MEMORY.items()}
+    mib = {name: float(size[1].replace(",", "")) for name, size in sizes.items() if size is not None}
+    return Start(seconds, {"resident": float(round(held)), **mib})
 
 
 def summary(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -145,10 +144,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _print(unit: str, found: dict[str, dict[str, dict[str, float]]]) -> None:
-    print(f"{unit:10}" + "".join(f"{form:>24}" for form in found))
+    print(f"{unit:12}" + "".join(f"{form:>24}" for form in found))
     for part in next(iter(found.values())):
         cells = (of[part] for of in found.values())
-        print(f"{part:10}" + "".join(f"{c['median']:9.2f} ({c['low']:.2f}-{c['high']:.2f})".rjust(24) for c in cells))
+        print(f"{part:12}" + "".join(f"{c['median']:9.2f} ({c['low']:.2f}-{c['high']:.2f})".rjust(24) for c in cells))
 
 
 def _arguments() -> argparse.Namespace:

@@ -38,7 +38,7 @@ from benchmarks.device.steps import rig_shapes
 from benchmarks.device.table import headline, lines
 from benchmarks.device.workload import check_lengths, make_jobs
 from benchmarks.device_suite import Suite, _in_form, _unusable, reason_to_skip
-from jaxinfer.checkpoint.model_files import read_model_files
+from jaxinfer.model_config.model_files import read_model_files
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import load_model
 from jaxinfer.text.tokenizer.tokenizer import Tokenizer

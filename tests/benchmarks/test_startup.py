@@ -32,8 +32,8 @@ def test_it_starts_a_server_cold_and_warm_and_splits_the_time(tmp_path: Path) ->
         assert list(seconds) == PARTS
         assert all(part >= 0 for part in seconds.values())
         assert abs(sum(seconds.values()) - 2 * seconds["total"]) < 0.01
-        assert list(mib) == ["all", "weights", "kv", "rest"]
-        assert 100 < mib["all"] < 4_000
+        assert list(mib) == ["resident", "weight_files", "kv_at_most"]
+        assert 100 < mib["resident"] < 4_000
     assert result["flags"] == SMALL
     assert set(result["provenance"]) >= {"command", "commit", "versions", "xla_flags", "xla_options"}
     assert done.stdout.splitlines()[-1].startswith("ready after ")
