@@ -1,6 +1,6 @@
 """Values that settings have in other engines: what to give here instead."""
 
-from jaxinfer.model_config.quantized.refused import REFUSED
+from jaxinfer.checkpoint.formats.refused import REFUSED
 
 _FORMS = (
     *("awq", "awq_marlin", "gptq", "gptq_marlin", "marlin", "compressed-tensors", "compressed_tensors", "mxfp4"),

@@ -27,8 +27,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from jaxinfer import LLM, SamplingParams
-from jaxinfer.checkpoint.model_files import read_config
 from jaxinfer.model_config.eagle3 import parse_eagle3
+from jaxinfer.model_config.model_files import read_config
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.eagle3_checkpoint import HeadTensors
 from jaxinfer.models.loaded import load_model

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
+from jaxinfer.checkpoint.formats.settings.unused import KV_SCALES
 from jaxinfer.checkpoint.leaves import KEY
 from jaxinfer.checkpoint.safetensors import INDEX, Checkpoint
 from jaxinfer.convert.leaf_folder import add_leaves
@@ -18,7 +19,6 @@ from jaxinfer.convert.work_folder import WorkFolder
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.folder_files import UNFINISHED, check_file, read_object
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.models.leaf_key import FORMAT
 from jaxinfer.models.opened import OpenModel, open_model
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig

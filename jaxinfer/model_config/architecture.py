@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 
 Parser = Callable[[ConfigReader], DecoderConfig]
 NUMPY_MODEL = "a NumPy model of the published description"

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from jaxinfer.checkpoint.formats.registry import read_quantization
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.formulas.activations import ACTIVATIONS
 from jaxinfer.model_config.formulas.norms import NORMS
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
-from jaxinfer.model_config.quantized.reading import read_quantization
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from jaxinfer.checkpoint.formats.declared import Declared
 from jaxinfer.errors import ModelError, ParameterError, quoted
 from jaxinfer.model_config.layer_kind import KVKind, LayerKind, NormKind
 from jaxinfer.model_config.rope_config import MAX_CONTEXT
 from jaxinfer.model_config.tensor_names import TensorNames
-from jaxinfer.quantization.declared import Declared
 from jaxinfer.quantization.kv import KVCodes, ScaledKVCodes
 from jaxinfer.quantization.made import MADE
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes

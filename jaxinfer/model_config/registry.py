@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
+from jaxinfer.config_json.unknown_keys import UnknownKeys
 from jaxinfer.errors import ModelError, UnknownArchitectureError, quoted
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -32,12 +34,10 @@ from jaxinfer.model_config.families import (
     stablelm,
     starcoder2,
 )
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.refused import REFUSED
 from jaxinfer.model_config.rope_config import MAX_CONTEXT
 from jaxinfer.model_config.schemes import with_declared_schemes
 from jaxinfer.model_config.text_part import TEXT_PARTS, text_config, with_text_names
-from jaxinfer.model_config.unknown_keys import UnknownKeys
 
 # Plugins add to these: an entry point of this group, named as the architecture, that is a Parser or an Architecture.
 ENTRY_POINT_GROUP = "jaxinfer.models"

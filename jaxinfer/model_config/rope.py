@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope_config import RopeConfig
 
 _KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")}

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jaxinfer.checkpoint.formats.declared import Declared
+from jaxinfer.checkpoint.formats.format import TensorFormat
+from jaxinfer.checkpoint.formats.modules import MOST_STEPS_OF_MODEL
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.tensor_names import TensorNames
-from jaxinfer.quantization.declared import Declared
-from jaxinfer.quantization.formats import TensorFormat
-from jaxinfer.quantization.modules import MOST_STEPS_OF_MODEL
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
 _PARTS = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up"), "shared_gate_up": ("shared_gate", "shared_up")}

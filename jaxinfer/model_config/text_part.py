@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.tensor_names import Root, TensorNames
 
 _ROOTS = (Root("language_model.model.", "language_model.lm_head"), Root("model.language_model.", "lm_head"))

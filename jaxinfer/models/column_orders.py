@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.checkpoint.quantized.groups import ColumnOrder, GroupNumbers
-from jaxinfer.checkpoint.quantized.integers import group_numbers
+from jaxinfer.checkpoint.formats.format import TensorFormat
+from jaxinfer.checkpoint.formats.parts.groups import ColumnOrder, GroupNumbers
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source, Stacked
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.schemes import matrix_modules
-from jaxinfer.quantization.formats import Gptq, Integers, TensorFormat
 from jaxinfer.quantization.scheme import Scheme, TableSchemes
 
 log = logging.getLogger(__name__)
@@ -116,5 +115,6 @@ def _head_numbers(config: DecoderConfig) -> GroupNumbers:
 
 
 def _numbers(form: TensorFormat | None, module: str, depth: int) -> GroupNumbers:
-    assert isinstance(form, Gptq | Integers)
-    return group_numbers(form, module, depth)
+    groups = form.groups(module, depth) if form is not None else None
+    assert groups is not None
+    return groups

@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxinfer.checkpoint.leaves import holds_leaves, read_key
-from jaxinfer.checkpoint.model_files import ModelFiles, read_config, read_model_files
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError, UnknownArchitectureError
 from jaxinfer.folder_files import read_object
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind
+from jaxinfer.model_config.model_files import ModelFiles, read_config, read_model_files
 from jaxinfer.model_config.registry import (
     ARCHITECTURES,
     declared_architecture,

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxinfer.checkpoint.model_files import read_config
-from jaxinfer.checkpoint.quantized.readers import TensorPart
+from jaxinfer.checkpoint.formats.parts.stored import TensorPart
 from jaxinfer.checkpoint.safetensors import Checkpoint, Unused
 from jaxinfer.checkpoint.sources import Padded, Source, Tensor
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config, parse_eagle3
+from jaxinfer.model_config.model_files import read_config
 from jaxinfer.models import weight
 from jaxinfer.models.eagle3 import Eagle3Model, assemble, plan_eagle3
 from jaxinfer.models.huggingface import LayerTensors

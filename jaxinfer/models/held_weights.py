@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxinfer.checkpoint.quantized.readers import TensorPart
-from jaxinfer.checkpoint.quantized.values import Values
+from jaxinfer.checkpoint.formats.parts.stored import TensorPart
+from jaxinfer.checkpoint.formats.parts.values import Values
 from jaxinfer.checkpoint.sources import Element, Filled, Merged, Padded, Placed, Source, Split, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.head_spread import HeadSpread, Order

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from jaxinfer.checkpoint.quantized.readers import TensorPart
+from jaxinfer.checkpoint.formats.parts.stored import TensorPart
 from jaxinfer.checkpoint.sources import Cut, Element, Joined, Merged, Sorted, Source, Turned
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.decoder_config import DecoderConfig

@@ -3,18 +3,18 @@
 import itertools
 from collections.abc import Sequence
 
-from jaxinfer.checkpoint.quantized.readers import TensorPart, quantized_source
+from jaxinfer.checkpoint.formats.format import TensorFormat
+from jaxinfer.checkpoint.formats.parts.stored import TensorPart
+from jaxinfer.checkpoint.formats.settings.unused import KV_SCALES
 from jaxinfer.checkpoint.safetensors import Unused
 from jaxinfer.checkpoint.sources import Cut, Joined, Padded, Placed, Sorted, Source, Split, Stacked, Tensor, Turned
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.head_spread import Order
 from jaxinfer.model_config.mlp_kind import ExpertsKind
-from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.models.column_orders import head_order, layer_order
 from jaxinfer.models.head_places import columns_by_head
 from jaxinfer.models.kv_scales import kv_scale
-from jaxinfer.quantization.formats import TensorFormat
 
 Path = tuple[str | int, ...]
 
@@ -58,7 +58,7 @@ def _single(config: DecoderConfig, name: str, part: TensorPart) -> Source:
     names, hidden = config.names, config.hidden_size
     head = config.declared.of_head() if config.declared is not None and name == "table" else None
     if head is not None:
-        return _rows(config, quantized_source(head, names.head, (config.vocab_size, hidden), part))
+        return _rows(config, head.parts(names.head, (config.vocab_size, hidden)).source(part))
     singles: dict[str, Source] = {
         "embed": _rows(config, embedding_table(config)),
         "table": _rows(config, head_table(config)),
@@ -212,7 +212,7 @@ class LayerTensors:
         if part == "bias":
             return self._tensor(f"{name}.bias", rows)
         if form is not None:
-            return quantized_source(form, f"{self._prefix}{name}", shape, part)
+            return form.parts(f"{self._prefix}{name}", shape).source(part)
         if self._names.columns_first:
             return Turned(self._tensor(f"{name}.weight", columns, rows), (1, 0))
         return self._tensor(f"{name}.weight", rows, columns)
@@ -245,7 +245,7 @@ class LayerTensors:
         count, (rows, columns) = self._experts.count, shape
         form = self._declared.of_experts(f"{self._module}{name}") if self._declared is not None else None
         if form is not None:
-            return quantized_source(form, f"{self._prefix}{name}", (count, rows, columns), part)
+            return form.parts(f"{self._prefix}{name}", (count, rows, columns)).source(part)
         if self._names.experts_columns_first:
             return Turned(self._tensor(name, count, columns, rows), (0, 2, 1))
         return self._tensor(name, count, rows, columns)

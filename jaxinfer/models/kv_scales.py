@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxinfer.checkpoint.quantized.scales import PositiveScale
+from jaxinfer.checkpoint.formats.parts.scales import PositiveScale
+from jaxinfer.checkpoint.formats.settings.unused import KV_SCALES
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Filled, Joined, Source, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.model_config.tensor_names import TensorNames
 from jaxinfer.quantization.kv import SCALED, ScaledKVCodes
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxinfer.checkpoint.formats.parts.stored import TensorPart
 from jaxinfer.checkpoint.leaves import Leaves, holds_leaves, part_of, read_key
-from jaxinfer.checkpoint.quantized.readers import TensorPart
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import FLOATS, Element, Reader, Source, Tensor
 from jaxinfer.layers.stack import Layout

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxinfer.checkpoint.quantized.readers import quantized_source
+from jaxinfer.checkpoint.formats.format import TensorFormat
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.huggingface import embedding_table, head_table
-from jaxinfer.quantization.formats import TensorFormat
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ def _warn(embed: str, head: str) -> None:
 def _found(form: TensorFormat, config: DecoderConfig, checkpoint: Checkpoint) -> str | None:
     """The first tensor of a head of this form that the checkpoint has, and that a plain head would not have."""
     plain = head_table(config)
-    every = quantized_source(form, config.names.head, plain.shape, "weight").tensors
+    every = form.parts(config.names.head, plain.shape).source("weight").tensors
     return next((one.name for one in every if one.name != plain.name and one.name in checkpoint.names), None)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.model_config.model_files import read_model_files
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.text import TextProcessor, Tokenizer
 from tests.material import REPOSITORY

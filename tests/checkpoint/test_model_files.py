@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.generation_config import read_generation_config
+from jaxinfer.model_config.model_files import read_model_files
 from tests.material import material
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"

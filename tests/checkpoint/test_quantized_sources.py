@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from jaxinfer.checkpoint.quantized.groups import GroupNumbers
-from jaxinfer.checkpoint.quantized.packing import Unpacked
-from jaxinfer.checkpoint.quantized.scales import RowScales, Spread
-from jaxinfer.checkpoint.quantized.values import Values
+from jaxinfer.checkpoint.formats.parts.groups import GroupNumbers
+from jaxinfer.checkpoint.formats.parts.packing import Unpacked
+from jaxinfer.checkpoint.formats.parts.scales import RowScales, Spread
+from jaxinfer.checkpoint.formats.parts.values import Values
 from jaxinfer.checkpoint.sources import Source, Tensor, TensorFault
 
 RNG = np.random.default_rng(0)

@@ -14,9 +14,9 @@ from train_eagle3 import raw_config, write_head
 
 from jaxinfer import LLM, SamplingParams
 from jaxinfer.build import DEMO_FOLDER
-from jaxinfer.checkpoint.model_files import read_config
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.eagle3 import parse_eagle3
+from jaxinfer.model_config.model_files import read_config
 from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
 from tests.models.eagle3_folder import RAW, random_tensors
 from tests.models.eagle3_folder import write_head as write_random

@@ -54,14 +54,14 @@ NO_JAX = (
     "model_config",
     "quantization.scheme",
     "quantization.made",
-    "quantization.declared",
     "quantization.kv",
-    "checkpoint.quantized",
+    "config_json",
+    "checkpoint.formats",
 )
 
 BASE = ("errors", "version", "structural_tag", "constraint", "sampling", "speculation", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "parallel")
-FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
+SCHEMES = tuple(f"quantization.{name}" for name in ("scheme", "made", "kv"))
 SEAM = ("engine.client.base", "engine.types", "engine.stats.counters")
 
 PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "serving", "server", "rpc", "hosts")
@@ -79,7 +79,8 @@ ARROWS = {
     "constraint": ("errors", "structural_tag"),
     "sampling": ("errors", "parameter", "constraint"),
     "config": ("errors", "speculation"),
-    "other_values": ("model_config.quantized.refused",),
+    "config_json": ("errors",),
+    "other_values": ("checkpoint.formats.refused",),
     "config_tree": ("errors", "other_values"),
     "metrics": (*BASE, "engine.types", "engine.stats.counters", "engine.series"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
@@ -98,12 +99,12 @@ ARROWS = {
         "engine.watchdog",
         "rpc.channel",
     ),
-    "model_config": (*BASE, *FORMS),
+    "model_config": (*BASE, *SCHEMES, "config_json", "checkpoint.formats"),
     "console": (*BASE, "text", "serving"),
     "processes": (*BASE, *PROCESS_PARTS, "console", "build", "checkpoint", "parallel"),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
-    "checkpoint": (*BASE, "quantization", "model_config"),
+    "checkpoint": (*BASE, *SCHEMES, "config_json"),
     "layers": (*BASE, "parallel", "quantization", "model_config"),
     "models": (*BASE, *WEIGHTS, "model_config", "layers"),
     "convert": (*BASE, *WEIGHTS, "model_config", "models"),
@@ -163,7 +164,7 @@ def test_no_module_imports_itself_by_way_of_others():
     [
         "jaxinfer",
         *within("engine", "serving", "runner", "rpc", "text", "server", "models", "layers", "plan", "processes"),
-        *within("hosts", "build"),
+        *within("hosts", "build", "checkpoint", "model_config"),
     ],
 )
 def test_no_part_of_a_package_imports_itself_by_way_of_others(package: str):

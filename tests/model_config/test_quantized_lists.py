@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.checkpoint.formats.declared import Declared
+from jaxinfer.checkpoint.formats.registry import read_quantization
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import ModelError
-from jaxinfer.model_config.quantized.reading import read_quantization
-from jaxinfer.model_config.reader import ConfigReader
-from jaxinfer.quantization.declared import Declared
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}

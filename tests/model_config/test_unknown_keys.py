@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.config_json import unknown_keys
+from jaxinfer.config_json.unknown_keys import suggests_computation
 from jaxinfer.errors import ModelError
-from jaxinfer.model_config import unknown_keys
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.model_config.rope_config import RopeConfig
-from jaxinfer.model_config.unknown_keys import suggests_computation
 
 from .config_json import LLAMA
 from .uniform import kind_of

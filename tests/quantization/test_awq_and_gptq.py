@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.errors import ModelError
+from jaxinfer.model_config.model_files import read_model_files
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.declared import fitting
 from jaxinfer.quantization.scheme import Scheme

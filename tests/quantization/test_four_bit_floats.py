@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from jaxinfer.checkpoint.model_files import read_model_files
-from jaxinfer.checkpoint.quantized.readers import quantized_source
+from jaxinfer.checkpoint.formats.nvfp4 import Nvfp4
 from jaxinfer.checkpoint.safetensors import Checkpoint as Files
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
+from jaxinfer.model_config.model_files import read_model_files
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
 from jaxinfer.quantization.array import part_form, quantise
-from jaxinfer.quantization.formats import Nvfp4
 from jaxinfer.quantization.scheme import Scheme
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.models.goldens import GOLDENS
@@ -92,7 +91,7 @@ def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, An
 @pytest.mark.parametrize("compressed", [True, False])
 def test_values_that_are_read_as_such_are_exact(tmp_path: Path, compressed: bool) -> None:
     checkpoint, module = made(LLAMA, *CASES["nvfp4" if compressed else "modelopt"]), "model.layers.0.mlp.up_proj"
-    values = quantized_source(Nvfp4(compressed), module, (384, 256), "weight")
+    values = Nvfp4(compressed).parts(module, (384, 256)).source("weight")
     with Files(checkpoint.write(tmp_path)) as files:
         found = files.read_source(values, (slice(None), slice(None)))
     np.testing.assert_array_equal(found, checkpoint.plain[f"{module}.weight"])

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.model_config.model_files import read_model_files
 from jaxinfer.models.loaded import load_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.material import material

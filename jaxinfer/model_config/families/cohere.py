@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import layers_by_window, read_decoder, read_layer, read_layers, typed_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind, NormKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import NUMPY_MODEL, Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, read_mlp
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     layers_by_window,
@@ -16,7 +17,6 @@ from jaxinfer.model_config.decoder import (
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import Rope, read_typed_ropes
 from jaxinfer.model_config.tensor_names import TensorNames
 

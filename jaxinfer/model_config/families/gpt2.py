@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_activation, read_decoder
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
 from jaxinfer.model_config.mlp_kind import MlpKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.tensor_names import Root, TensorNames
 
 _NAMES = TensorNames(

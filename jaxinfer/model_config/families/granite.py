@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
@@ -17,7 +18,6 @@ from jaxinfer.model_config.decoder import (
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames

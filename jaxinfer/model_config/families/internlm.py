@@ -1,9 +1,9 @@
 """InternLM 1, 2 and 2.5: Llama with biases in attention; from 2 on q, k and v in one tensor, and names of its own."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import NUMPY_MODEL, Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import Rope, read_rope
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.model_config.tensor_names import Root, TensorNames

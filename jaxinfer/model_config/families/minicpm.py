@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import NUMPY_MODEL, Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(expert_gate="w1", expert_up="w3", expert_down="w2")

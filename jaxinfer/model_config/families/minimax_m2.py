@@ -1,10 +1,10 @@
 """MiniMax-M2: experts chosen by sigmoids, q and k normed over all heads, heads that turn in part."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_head_dim, read_layer, read_layers, read_norm
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 

@@ -1,10 +1,10 @@
 """Ministral 3: Mistral with yarn, and queries that grow with their position."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import Temperature
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 
 _BETA = "llama_4_scaling_beta"

@@ -1,9 +1,9 @@
 """Mistral 7B and its like: Llama with a window over all layers."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 
 # What a config.json without the keys means; null means no window, and as many KV heads as heads.
 _WINDOW, _KV_HEADS = 4096, 8

@@ -1,5 +1,6 @@
 """OLMo 2 and 3: norms after attention and MLP only, q and k normed over all heads; OLMo 3 with windows."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     layers_by_window,
@@ -12,7 +13,6 @@ from jaxinfer.model_config.decoder import (
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope, read_typed_ropes
 from jaxinfer.model_config.rope_config import RopeConfig
 

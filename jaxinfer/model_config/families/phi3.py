@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     read_decoder,
@@ -12,7 +13,6 @@ from jaxinfer.model_config.decoder import (
     with_windows,
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 

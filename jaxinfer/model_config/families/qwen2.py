@@ -1,5 +1,6 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v; a window where `use_sliding_window` says so."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     read_decoder,
@@ -10,7 +11,6 @@ from jaxinfer.model_config.decoder import (
     with_windows,
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 
 _WINDOW, _FULL_LAYERS = 4096, 28
 KV_HEADS = 32

@@ -1,10 +1,10 @@
 """Qwen3, dense: Llama with a norm over each head of q and k."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_norm, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.families.qwen2 import KV_HEADS, qwen_windows
-from jaxinfer.model_config.reader import ConfigReader
 
 _DEFAULT_HEAD_DIM = 128
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     read_decoder,
@@ -17,7 +18,6 @@ from jaxinfer.model_config.decoder import (
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
-from jaxinfer.model_config.reader import ConfigReader
 
 _WINDOW, _WINDOWED_LAYERS = 4096, 28
 _KV_HEADS_2, _KV_HEADS_3 = 16, 4

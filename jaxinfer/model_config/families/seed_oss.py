@@ -1,9 +1,9 @@
 """Seed-OSS: Llama with biases on q, k and v."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.reader import ConfigReader
 
 _HEAD_DIM, _KV_HEADS = 128, 8
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 
 _EVERY, _KV_HEADS, _THETA = 4, 4, 2e6

@@ -1,5 +1,6 @@
 """StarCoder 2: LayerNorms, biases everywhere, an MLP without a gate."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     read_activation,
@@ -11,7 +12,6 @@ from jaxinfer.model_config.decoder import (
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import NormKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(up="mlp.c_fc", down="mlp.c_proj")

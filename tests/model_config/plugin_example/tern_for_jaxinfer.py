@@ -1,10 +1,10 @@
 """Tern, a made-up architecture: Mistral's layers, with fields and tensors named otherwise, and q, k and v in one."""
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
 from jaxinfer.model_config.mlp_kind import MlpKind
-from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.model_config.tensor_names import Root, TensorNames
 

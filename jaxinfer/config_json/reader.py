@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from jaxinfer.config_json.ignored_keys import IGNORED_KEYS, WINDOW_KEYS
+from jaxinfer.config_json.unknown_keys import UnknownKeys
 from jaxinfer.errors import ModelError, quoted, shortened
-from jaxinfer.model_config.ignored_keys import IGNORED_KEYS, WINDOW_KEYS
-from jaxinfer.model_config.unknown_keys import UnknownKeys
 
 _MISSING: Any = object()
 _LARGEST = 2**63 - 1

@@ -2,9 +2,9 @@
 
 import re
 
+from jaxinfer.checkpoint.formats.modules import Modules, checked_pattern
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.reader import ConfigReader
-from jaxinfer.quantization.modules import Modules, checked_pattern
 
 _OF_THE_SEARCH = (
     "autoround_version", "provider", "packing_format", "iters", "lr", "minmax_lr", "lr_scheduler", "nsamples", "seqlen",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.reader import ConfigReader
 
 _LARGEST = 2**22
 

@@ -1,7 +1,7 @@
 """Lists of modules that are left as they are, as transformers' tools write them."""
 
-from jaxinfer.model_config.reader import ConfigReader
-from jaxinfer.quantization.modules import Modules, with_wildcards
+from jaxinfer.checkpoint.formats.modules import Modules, with_wildcards
+from jaxinfer.config_json.reader import ConfigReader
 
 
 def read_left_out_pieces(config: ConfigReader, key: str) -> Modules:

@@ -1,14 +1,17 @@
 """The parts of a quantised matrix as a checkpoint holds them. No jax."""
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from jaxinfer.checkpoint.quantized.groups import ColumnOrder, GroupNumbers, SortedColumns
-from jaxinfer.checkpoint.quantized.scales import spread
-from jaxinfer.checkpoint.quantized.values import Values
+from jaxinfer.checkpoint.formats.parts.groups import ColumnOrder, GroupNumbers, SortedColumns
+from jaxinfer.checkpoint.formats.parts.scales import spread
+from jaxinfer.checkpoint.formats.parts.values import Values
 from jaxinfer.checkpoint.sources import Source
-from jaxinfer.quantization.formats import held_group
 from jaxinfer.quantization.scheme import Part
+
+TensorPart = Literal["weight", "bias"] | Part
+"""Part of a module that is read: its values, its bias, or a part of quantised values."""
 
 
 class Factored(NamedTuple):
@@ -30,10 +33,12 @@ class Parts:
     groups: GroupNumbers | None = None
     factored: Factored | None = None
 
-    def source(self, part: Part) -> Source:
-        """A part but `order` as the device holds it: columns in the order of their groups, with scales and zeros for
-        groups of one length."""
-        assert part != "order"
+    def source(self, part: TensorPart) -> Source:
+        """The values, float32, or a part of them but `order` as the device holds it: columns in the order of their
+        groups, with scales and zeros for groups of one length."""
+        assert part not in ("bias", "order")
+        if part == "weight":
+            return Values(self.codes, self.scales, self.group, self.zeros, self.groups)
         if part == "codes":
             return self.codes if self.groups is None else SortedColumns(self.codes, ColumnOrder(self.groups))
         scales, factors = self.factored or (self.scales, None)
@@ -45,7 +50,11 @@ class Parts:
         held = held_group(depth, self.group) or depth
         return spread(source, len(source.shape) - 1, min(self.group, depth) // held, depth // held)
 
-    @property
-    def values(self) -> Source:
-        """The values, float32."""
-        return Values(self.codes, self.scales, self.group, self.zeros, self.groups)
+
+def held_group(depth: int, group: int | None) -> int | None:
+    """Values of a row of `depth` that share a scale on the device, None for all, where `group` do in the checkpoint.
+
+    Where the last group is shorter than the others, a part of a group that divides `depth`: scales are repeated, and
+    nothing is padded.
+    """
+    return None if group is None or group >= depth else math.gcd(depth, group)

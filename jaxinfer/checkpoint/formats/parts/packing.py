@@ -6,6 +6,9 @@ import numpy as np
 
 from jaxinfer.checkpoint.sources import Index, Lengthened, Read, Tensor
 
+WORDS = ("I32",)
+"""The type of tensors whose numbers of 32 bits hold several codes."""
+
 
 @dataclass(frozen=True)
 class Unpacked(Lengthened):

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from jaxinfer.checkpoint.formats import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4
+from jaxinfer.checkpoint.formats.declared import Declared
+from jaxinfer.checkpoint.formats.modules import MOST_STEPS
+from jaxinfer.checkpoint.formats.refused import REFUSED
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4
-from jaxinfer.model_config.quantized.refused import REFUSED
-from jaxinfer.model_config.reader import ConfigReader
-from jaxinfer.quantization.declared import Declared
-from jaxinfer.quantization.modules import MOST_STEPS
 
 _READERS: dict[str, Callable[[ConfigReader], Declared]] = {
     "fp8": fp8.read,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxinfer.checkpoint.quantized.groups import GroupNumbers
+from jaxinfer.checkpoint.formats.parts.groups import GroupNumbers
 from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor
 
 

@@ -2,14 +2,18 @@
 
 from typing import Any
 
+from jaxinfer.checkpoint.formats.declared import Declared, Group
+from jaxinfer.checkpoint.formats.format import TensorFormat
+from jaxinfer.checkpoint.formats.fp8 import Fp8
+from jaxinfer.checkpoint.formats.integers import Integers
+from jaxinfer.checkpoint.formats.modules import Modules, checked_pattern
+from jaxinfer.checkpoint.formats.mxfp4 import Mxfp4
+from jaxinfer.checkpoint.formats.nvfp4 import Nvfp4
+from jaxinfer.checkpoint.formats.settings.kv_codes import read_kv_codes
+from jaxinfer.checkpoint.formats.settings.sizes import checked_size, read_block
+from jaxinfer.checkpoint.formats.settings.unused import KV_SCALES
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized.kv_codes import read_kv_codes
-from jaxinfer.model_config.quantized.sizes import checked_size, read_block
-from jaxinfer.model_config.quantized.unused import KV_SCALES
-from jaxinfer.model_config.reader import ConfigReader
-from jaxinfer.quantization.declared import Declared, Group
-from jaxinfer.quantization.formats import Fp8, Integers, Mxfp4, Nvfp4, TensorFormat
-from jaxinfer.quantization.modules import Modules, checked_pattern
 
 _EVERY_MATRIX = "Linear"
 _REGULAR = "re:"

@@ -1,12 +1,14 @@
 """`quant_method` modelopt: NVIDIA's fp8 and NVFP4."""
 
+from jaxinfer.checkpoint.formats.declared import Declared, Group
+from jaxinfer.checkpoint.formats.format import TensorFormat
+from jaxinfer.checkpoint.formats.fp8 import Fp8
+from jaxinfer.checkpoint.formats.modules import Modules, with_wildcards
+from jaxinfer.checkpoint.formats.nvfp4 import Nvfp4
+from jaxinfer.checkpoint.formats.settings.kv_codes import read_kv_codes
+from jaxinfer.checkpoint.formats.settings.unused import KV_SCALES
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized.kv_codes import read_kv_codes
-from jaxinfer.model_config.quantized.unused import KV_SCALES
-from jaxinfer.model_config.reader import ConfigReader
-from jaxinfer.quantization.declared import Declared, Group
-from jaxinfer.quantization.formats import Fp8, Nvfp4, TensorFormat
-from jaxinfer.quantization.modules import Modules, with_wildcards
 
 _FORMATS: dict[str, TensorFormat] = {"FP8": Fp8(None, "weight_scale"), "NVFP4": Nvfp4(compressed=False)}
 _GROUP = 16

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from jaxinfer.quantization.formats import Fp8, Mxfp4, TensorFormat
+from jaxinfer.checkpoint.formats.format import TensorFormat
+from jaxinfer.checkpoint.formats.modules import Modules
 from jaxinfer.quantization.kv import ScaledKVCodes
-from jaxinfer.quantization.modules import Modules
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,13 @@ class Declared:
         return next(iter([*named, *every]), None)
 
     def placed(self, found: Collection[str]) -> "Declared":
-        """Return the declaration with the names that fp8 scales have among all tensors of a checkpoint: transformers',
-        or AutoFP8's."""
-        scales = "weight_scale_inv" if any(name.endswith(".weight_scale_inv") for name in found) else "weight_scale"
+        """Return the declaration with the names that tensors have among all of a checkpoint."""
 
         def placed(group: Group) -> Group:
-            form = group.format
-            return replace(group, format=replace(form, scales=scales)) if isinstance(form, Fp8) else group
+            return group if group.format is None else replace(group, format=group.format.placed(found))
 
         return replace(self, groups=tuple(map(placed, self.groups)))
 
 
 def _holds_all_experts(form: TensorFormat | None) -> bool:
-    return isinstance(form, Mxfp4) and form.experts
+    return form is not None and form.holds_all_experts

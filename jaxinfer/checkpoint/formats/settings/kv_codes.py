@@ -1,6 +1,6 @@
 """Read the type of keys and values that a checkpoint's scales are for."""
 
-from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.config_json.reader import ConfigReader
 from jaxinfer.quantization.kv import ScaledKVCodes
 
 _EIGHT_BITS: dict[str, ScaledKVCodes] = {"float": "float8_e4m3fn", "int": "int8"}

@@ -1,0 +1,1 @@
+"""Read what tools that quantise say alike in config.json: sizes of groups, lists of modules, scales of KV."""

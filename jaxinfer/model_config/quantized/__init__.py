@@ -1,1 +1,0 @@
-"""Read what config.json declares of quantised weights: a small file for each tool that writes them."""
