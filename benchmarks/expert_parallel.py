@@ -87,7 +87,7 @@ def measured_share(copies: int | None, steps: int) -> dict[str, Any]:
     runner = JaxRunner(model, shapes)
     if copies is not None:
         runner.stages[0]._moves = ExpertMoves(model, runner.stages[0]._load, steps)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     info = ModelInfo("random", 256, VOCABULARY, 1, 16, shapes.groups[0].num_blocks)
     core = EngineCore(runner, info, scheduler=SchedulerConfig(max_num_seqs=SEQUENCES), eos_ids=())
     rng = np.random.default_rng(1)

@@ -72,7 +72,7 @@ def ways() -> Iterator[tuple[str, str]]:
 
 def measure(quantization: str, kv_cache_dtype: str, documents: list[Document], dtype: str) -> Row:
     """The perplexities over all documents."""
-    flags = {"enable_prefix_caching": False, "max_num_seqs": 4, "lazy_compile": True}
+    flags = {"enable_prefix_caching": False, "max_num_seqs": 4, "compile": "lazy"}
     llm = LLM("demo", quantization=quantization, kv_cache_dtype=kv_cache_dtype, dtype=dtype, **flags)
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
     outputs = llm.generate([{"prompt_token_ids": document.ids} for document in documents], params, use_tqdm=False)

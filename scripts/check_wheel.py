@@ -79,7 +79,7 @@ def check(wheel: Path, interpreter: str, place: Path) -> None:
 
 def served_answer(program: Path, place: Path) -> str:
     """Return what a server of the demo model says."""
-    command = [str(program), "serve", "demo", "--port", "0", "--lazy-compile"]
+    command = [str(program), "serve", "demo", "--port", "0", "--compile", "lazy"]
     with subprocess.Popen(command, cwd=place, env=_environment(place), stdout=subprocess.PIPE, text=True) as server:
         signal.signal(signal.SIGALRM, lambda *_: server.kill())  # its output then ends
         signal.alarm(_START_SECONDS)

@@ -93,7 +93,7 @@ def _config(folder: Path, draw: Draw) -> EngineConfig:
         load=ModelConfig(dtype="float32", max_model_len=LENGTH),
         cache=CacheConfig(block_size=draw.one(4, 8, 16), num_blocks=60),
         scheduler=SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=draw.number(5, 16)),
-        runner=RunnerConfig(device="cpu", lazy_compile=True, compile_cache_dir="off"),
+        runner=RunnerConfig(device="cpu", compile="lazy", compile_cache_dir="off"),
     )
 
 

@@ -108,7 +108,7 @@ def _config(folder: Path, backend: AttentionBackend, quantization: Quantization)
         load=ModelConfig(dtype="float32", max_model_len=_LENGTH, quantization=quantization),
         cache=CacheConfig(block_size=_BLOCK, num_blocks=_BLOCKS),
         scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=8),
-        runner=RunnerConfig(attention_backend=backend, lazy_compile=True, compile_cache_dir="off"),
+        runner=RunnerConfig(attention_backend=backend, compile="lazy", compile_cache_dir="off"),
     )
 
 

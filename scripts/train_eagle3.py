@@ -103,7 +103,7 @@ def measure(folder: Path, count: int, tokens: int, temperature: float) -> None:
     """Prints which share of drafts at each place is kept, on held-out questions that run one after another. Every step
     drafts, whether it pays or not."""
     asked = {"method": "eagle3", "model": str(folder), "num_speculative_tokens": tokens}
-    llm = LLM(str(_DEMO), dtype="float32", max_num_seqs=1, lazy_compile=True, speculative_config=asked)
+    llm = LLM(str(_DEMO), dtype="float32", max_num_seqs=1, compile="lazy", speculative_config=asked)
     setattr(llm.engine.scheduler.drafts, "drafts", lambda *_: True)  # noqa: B010  # the engine goes by time
     prompts = [{"prompt_token_ids": prompt_ids(llm, question)} for question in held_out(count)]
     llm.generate(prompts, SamplingParams(temperature=temperature, max_tokens=300, seed=0))

@@ -54,7 +54,7 @@ def measure(context: Context) -> None:
     context.save(method=method, drafts=TOKENS, acceptance=context.acceptance)
     with _accepting(context.acceptance):
         runner, found = rig_runner(model, shapes, context.work), []
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         for count in rows:
             found.append(_steps(context, runner, count) | _served(context, runner, count))
             context.save(batches=found, off_from=_off_from(found))

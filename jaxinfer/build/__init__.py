@@ -32,6 +32,7 @@ __all__ = [
     "BuiltEngine",
     "build_engine",
     "build_follower",
+    "compile_engine",
     "load_text",
     "model_folder",
     "seed_of",
@@ -79,6 +80,13 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
 def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | None = None) -> Runner:
     """The runner of a host that does not schedule. Raises what `build_engine` raises."""
     return _start(config, progress, team, Laps(), leads=False).runner
+
+
+def compile_engine(config: EngineConfig, progress: BuildProgress | None = None) -> "CompiledEngine":
+    """Loads the model and compiles its programs, and serves nothing. Raises what `build_engine` raises."""
+    if config.hosts.coordinator is not None:
+        raise ParameterError("coordinator", "programs of several hosts are made where they serve; leave it out")
+    return _start(config, progress, ALONE, Laps(), leads=False)
 
 
 def seed_of(config: EngineConfig) -> int:

@@ -32,14 +32,16 @@ class CompiledEngine:
 
 
 def compile_programs(asked: StartRequest, fitted: Fitted) -> CompiledEngine:
-    """Make the programs, or read them from the cache, and run each once unless `lazy_compile` is set."""
+    """Make the programs, or read them from the cache, and run each once unless `compile` is lazy."""
     config, declared = asked.config, fitted.placed.declared
     runner = _runner(config, fitted)
     # It reads a tokenizer, which holds up all threads for a second or more: nobody waits for an answer yet.
     constraints = _grammars(config, fitted, declared.eos_token_ids) if asked.leads else None
     told = asked.progress.compiled if asked.progress else None
-    runner.warm_up(told, lazy=config.runner.lazy_compile, compiled=lambda: asked.team.agree("compiled", {}))
+    runner.warm_up(told, when=config.runner.compile, compiled=lambda: asked.team.agree("compiled", {}))
     heap.release()
+    if config.runner.compile == "first":
+        runner.sizes.start()
     parts = declared.source, declared.eos_token_ids, costs_of_stages(fitted.model), constraints
     return CompiledEngine(runner, model_info(config, fitted), *parts)
 

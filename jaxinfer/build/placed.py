@@ -13,7 +13,7 @@ from jaxinfer.build.declared import DeclaredModel
 from jaxinfer.build.drafting import DraftSource, declare_drafts
 from jaxinfer.build.folders import own_tokenizer
 from jaxinfer.build.sized import Sized, size
-from jaxinfer.config import AttentionBackend, EngineConfig
+from jaxinfer.config import AttentionBackend, EngineConfig, RunnerConfig
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.parallel.auto_mesh import choose_mesh
 from jaxinfer.parallel.distributed import join_processes
@@ -79,12 +79,16 @@ def place(asked: StartRequest, declared: DeclaredModel) -> PlacedModel:
     mesh = make_mesh(parallel)
     decoder = decoder.over(*parallel.parts)
     backend = _backend(asked)
-    cache, options = use_compile_cache(config.runner.compile_cache_dir), program_options(config.runner)
+    cache, options = _cache(config.runner), program_options(config.runner)
     check_asked(backend, mesh)
     native = backend in ("auto", "native") and candidates(mesh, dtype) == ("native",)
     sized = size(config, decoder, parallel, this_device(native), dtype)
     drafts = declare_drafts(config, sized)
     return PlacedModel(declared, sized, mesh, backend, cache, options, drafts, _measured_tokens(config, declared))
+
+
+def _cache(config: RunnerConfig) -> CompileCache | None:
+    return use_compile_cache(config.compile_cache_dir, config.compile_cache_key)
 
 
 def _backend(asked: StartRequest) -> AttentionBackend:

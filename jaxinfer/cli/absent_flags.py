@@ -22,7 +22,8 @@ ABSENT = {
     "--ngram-prompt-lookup-max": _DRAFTS,
     "--trust-remote-code": "code of a model's folder is never run",
     "--enable-auto-tool-choice": _TOOLS,
-    "--enforce-eager": "every program is compiled; --lazy-compile compiles each when it is first needed",
+    "--lazy-compile": "give --compile lazy",
+    "--enforce-eager": "every program is compiled; --compile lazy compiles each when it is first needed",
 }
 """Flag, and what is said of it."""
 

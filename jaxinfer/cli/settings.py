@@ -34,7 +34,7 @@ _CONFIG = Annotated[
     ),
 ]
 _FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
-ONE_AT_A_TIME = EngineConfig(runner=RunnerConfig(lazy_compile=True))
+ONE_AT_A_TIME = EngineConfig(runner=RunnerConfig(compile="lazy"))
 """Defaults of the commands that serve one person: a conversation uses few of the programs that many requests need."""
 
 

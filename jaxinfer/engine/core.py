@@ -29,7 +29,6 @@ from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.engine.stats.stats import read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
-from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import (
@@ -82,7 +81,7 @@ class EngineCore:
         self._random = random.Random(seed)
         self.in_flight = InFlightSteps(runner)
         self.timer = StepTimer()
-        self.costs = StepCostTotals(runner.shapes, costs)
+        self.costs = StepCostTotals(runner.shapes, costs, lambda: runner.buckets)
         self._sequences: dict[str, list[Sequence]] = {}
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
@@ -94,7 +93,7 @@ class EngineCore:
         self._masks = StepMasks(runner.shapes, self.scheduler.state.table, constraints)
         self._fast_forward = None
         if config.fast_forward:
-            self._fast_forward = FastForward(self.scheduler.state, make_buckets(runner.shapes), runner.step_seconds)
+            self._fast_forward = FastForward(self.scheduler.state, runner)
 
     @property
     def num_waiting(self) -> int:

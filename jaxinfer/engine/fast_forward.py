@@ -1,13 +1,13 @@
 """FastForward: tokens that a grammar forces are computed in one row of the next step, instead of one a step."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence, Status
-from jaxinfer.engine.step.buckets import Buckets, bucket_of
+from jaxinfer.engine.step.buckets import bucket_of
 from jaxinfer.engine.step.plan import StepKind
 
 
@@ -27,12 +27,11 @@ class Foreseen(NamedTuple):
 
 
 class FastForward:
-    """Decides for which sequences it is done, and has it planned. step_seconds: as `Runner` tells it."""
+    """Decides for which sequences it is done, and has it planned. runner: tells how long steps take."""
 
-    def __init__(self, state: SchedulerState, buckets: Buckets, step_seconds: Mapping[tuple[StepKind, int], float]):
+    def __init__(self, state: SchedulerState, runner: Runner):
         self._state = state
-        self._buckets = buckets
-        self._step_seconds = step_seconds
+        self._runner = runner
 
     def plan(self, runs: list[ForcedRun]) -> list[Foreseen]:
         """Has tokens of these runs known from now on: returns which. The last of each a step will draw."""
@@ -71,14 +70,15 @@ class FastForward:
         host it takes longer, for every row. The cost of each computed token is left out of both times: it would be
         equal on both sides, rows * tokens times as much."""
         table, slots = self._state.table, self._state.running_slots()
-        if not self._step_seconds or (table.total[slots] - table.computed[slots] > 1).any():
+        seconds, buckets = self._runner.step_seconds, self._runner.buckets
+        if not seconds or (table.total[slots] - table.computed[slots] > 1).any():
             return True
         more = np.array([len(run.tokens) - 1 for run in runs])
         at = np.array([run.sequence.slot for run in runs])
         rows = self._of_shards(slots, np.ones(len(slots)))
         tokens = rows + self._of_shards(at, more)
-        decode = self._step_seconds[StepKind.DECODE, bucket_of(int(rows.max()), self._buckets.rows)]
-        mixed = self._step_seconds[StepKind.MIXED, bucket_of(int(tokens.max()), self._buckets.tokens)]
+        decode = seconds[StepKind.DECODE, bucket_of(int(rows.max()), buckets.rows)]
+        mixed = seconds[StepKind.MIXED, bucket_of(int(tokens.max()), buckets.tokens)]
         return bool(mixed * rows.sum() < decode * tokens.sum())
 
     def _of_shards(self, slots: np.ndarray, counts: np.ndarray) -> np.ndarray:

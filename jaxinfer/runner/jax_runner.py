@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxinfer.config import CompileTime
 from jaxinfer.engine.device.calls import CopyBlocks, InitSlots, SetHistory, SetMasks, Write
 from jaxinfer.engine.device.device_runner import DeviceRunner
 from jaxinfer.engine.device.runner import Drafts, ExpertTokens, LatePrograms, RunnerStatus
+from jaxinfer.engine.step.buckets import Buckets, first_buckets, make_buckets
 from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepResult
@@ -20,7 +22,9 @@ from jaxinfer.runner.experts.load import StepLoad
 from jaxinfer.runner.platform.compiles import compile_counter
 from jaxinfer.runner.platform.xla_options import Options
 from jaxinfer.runner.programs.compiled import CompileProgress, MakingSeconds
+from jaxinfer.runner.programs.growing import GrowingSizes
 from jaxinfer.runner.programs.store import ProgramStore
+from jaxinfer.runner.programs.table import Name
 from jaxinfer.runner.results import SampledStep, is_here, memory_of
 from jaxinfer.runner.stages.newest_tokens import NewestTokens
 from jaxinfer.runner.stages.stage_device import StageDevice
@@ -81,15 +85,21 @@ class JaxRunner(DeviceRunner):
         self._newest = NewestTokens(self._first.nothing_given(), len(self.stages))
         self._compiles_at_ready = 0
         self.step_seconds: dict[tuple[StepKind, int], float] = {}
+        self.sizes = GrowingSizes([stage.programs for stage in self.stages], shapes, self.step_seconds)
+
+    @property
+    def buckets(self) -> Buckets:
+        """Sizes that steps may be packed for now."""
+        return self.sizes.buckets
 
     @property
     def compiling(self) -> bool:
-        """True while a program is made in the midst of a step (`lazy_compile`)."""
+        """True while a program is made in the midst of a step."""
         return any(stage.programs.compiling for stage in self.stages)
 
     @property
     def late_programs(self) -> LatePrograms:
-        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
+        """Programs that were compiled, or read from the cache, in the midst of a step."""
         late = [stage.programs.late for stage in self.stages]
         return LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late))
 
@@ -103,27 +113,40 @@ class JaxRunner(DeviceRunner):
         self,
         progress: CompileProgress | None = None,
         *,
-        lazy: bool = False,
+        when: CompileTime = "all",
         compiled: Callable[[], object] = lambda: None,
     ) -> None:
-        """Compiles every program and runs each once, so that nothing is left to do when requests come. compiled: is
-        called in between, where hosts wait for each other."""
-        if not lazy:
-            self._compile_all(progress)
+        """Compiles programs and runs each once, so that no step waits for a compiler. compiled: is called in between,
+        where hosts wait for each other. when: first: the programs of other sizes follow, if `sizes.start` is called;
+        what is kept of them is read here."""
+        if when != "lazy":
+            self._make(self._wanted(when), progress)
+            self.sizes.begin()
         compiled()
-        if not lazy:
+        if when != "lazy":
             self._run_all()
         for stage in self.stages:
-            stage.begin_moves(compiled=not lazy)
+            stage.begin_moves(compiled=when != "lazy")
         self._compiles_at_ready = compile_counter.count
 
-    def _compile_all(self, progress: CompileProgress | None) -> None:
-        total, before = sum(len(stage.programs.names) for stage in self.stages), 0
-        for stage in self.stages:
+    def _wanted(self, when: CompileTime) -> list[list[Name]]:
+        """The programs of each stage that readiness waits for. Of several processes each needs what another packs
+        for, which is therefore all."""
+        sizes = make_buckets(self.shapes)
+        every = [stage.programs.names_of(sizes) for stage in self.stages]
+        if when == "all" or jax.process_count() > 1:
+            return list(map(list, every))
+        sizes = first_buckets(self.shapes)
+        first = [{*stage.programs.names_of(sizes), *stage.programs.kept()} for stage in self.stages]
+        return [[name for name in names if name in wanted] for names, wanted in zip(every, first, strict=True)]
+
+    def _make(self, wanted: Sequence[Sequence[Name]], progress: CompileProgress | None) -> None:
+        total, before = sum(map(len, wanted)), 0
+        for stage, names in zip(self.stages, wanted, strict=True):
             several = progress is not None and len(self.stages) > 1
             told = _of_stage(progress, stage.stage.number, before, total) if progress and several else progress
-            stage.programs.compile_all(told)
-            before += len(stage.programs.names)
+            stage.programs.make(names, told)
+            before += len(names)
 
     def write(self, call: Write) -> None:
         for stage in self.stages:
@@ -214,7 +237,7 @@ class JaxRunner(DeviceRunner):
         """A reading, as `Runner.status`."""
         return RunnerStatus(
             tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat),
-            compile_counter.count - self._compiles_at_ready,
+            compile_counter.count - self._compiles_at_ready - self.sizes.compiled,
             _joined([load for stage in self.stages if (load := stage.expert_load()) is not None]),
         )
 
@@ -233,15 +256,16 @@ class JaxRunner(DeviceRunner):
 
     def close(self) -> None:
         """Drops the devices' arrays."""
+        self.sizes.stop()
         for stage in self.stages:
             stage.close()
 
     def _run_all(self) -> None:
-        """Runs every program over padding; with few sizes, forward passes over a row, too."""
+        """Runs every program that is there over padding; with few sizes, forward passes over a row, too."""
         packer = Packer(self.shapes)
         self.write(InitSlots(packer.no_slots()))
         forwarded = None
-        for kind, size in self._last.table.names:
+        for kind, size in self._last.table.names_of(self.buckets):
             if kind == "sample":
                 assert forwarded is not None
                 self._warm_sample(size, forwarded)

@@ -27,7 +27,7 @@ class Result(NamedTuple):
 
 def open_engine(folder: str | Path) -> LLM:
     """The engine with a model folder, in float32."""
-    return LLM(str(folder), dtype="float32", max_num_seqs=_AT_ONCE, lazy_compile=True)
+    return LLM(str(folder), dtype="float32", max_num_seqs=_AT_ONCE, compile="lazy")
 
 
 def answer(llm: LLM, questions: Sequence[Question]) -> list[Result]:

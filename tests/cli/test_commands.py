@@ -302,7 +302,7 @@ def test_generate_prepares_what_it_needs() -> None:
 @pytest.mark.long
 def test_programs_of_the_cache_are_told(tmp_path: Path) -> None:
     sizes = ["--max-num-seqs", "1", "--max-num-batched-tokens", "8", "--max-scored", "1", "--max-model-len", "32"]
-    flags = [*sizes, "--no-lazy-compile", "--compile-cache-dir", str(tmp_path), "--max-tokens", "1", "--prompt", "a"]
+    flags = [*sizes, "--compile", "first", "--compile-cache-dir", str(tmp_path), "--max-tokens", "1", "--prompt", "a"]
     told = [call("generate", *flags).stderr for _ in range(2)]
     # A slow machine tells how far it is in between.
     begun = r"^preparing (\d+) programs\n(?:\d+ of \1 programs\n)*\1 programs were compiled\n"

@@ -59,7 +59,7 @@ def test_other_commands_take_the_folder(to: str, tmp_path: Path, capsys: pytest.
     prompt, greedy = ["What is the capital of France?"], SamplingParams(temperature=0, max_tokens=16)
 
     def answer(model: str, **flags: Any) -> list[int]:
-        llm = LLM(model, lazy_compile=True, compile_cache_dir="off", **flags)
+        llm = LLM(model, compile="lazy", compile_cache_dir="off", **flags)
         try:
             return list(llm.generate(prompt, greedy)[0].outputs[0].token_ids)
         finally:

@@ -38,14 +38,14 @@ def test_programs_on_the_way_are_told_and_not_counted(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("arguments", "lazy"), [([], True), (["--no-lazy-compile"], False), (["--lazy-compile"], True)]
+    ("arguments", "when"), [([], "lazy"), (["--compile", "first"], "first"), (["--compile", "lazy"], "lazy")]
 )
-def test_one_persons_commands_compile_what_they_need(arguments: list[str], lazy: bool) -> None:
-    assert parse_settings("chat", {}, arguments, engine=ONE_AT_A_TIME)[0].runner.lazy_compile is lazy
+def test_one_persons_commands_compile_what_they_need(arguments: list[str], when: str) -> None:
+    assert parse_settings("chat", {}, arguments, engine=ONE_AT_A_TIME)[0].runner.compile == when
 
 
 def test_a_file_may_say_otherwise(tmp_path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("lazy_compile: false\n")
-    assert not parse_settings("chat", {}, ["--config", str(file)], engine=ONE_AT_A_TIME)[0].runner.lazy_compile
-    assert not parse_settings("serve", {}, [])[0].runner.lazy_compile
+    file.write_text("compile: all\n")
+    assert parse_settings("chat", {}, ["--config", str(file)], engine=ONE_AT_A_TIME)[0].runner.compile == "all"
+    assert parse_settings("serve", {}, [])[0].runner.compile == "first"

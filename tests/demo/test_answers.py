@@ -21,7 +21,7 @@ Call = tuple[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    llm = LLM("demo", dtype="float32", max_num_seqs=16, max_num_batched_tokens=256, lazy_compile=True)
+    llm = LLM("demo", dtype="float32", max_num_seqs=16, max_num_batched_tokens=256, compile="lazy")
     yield llm
     llm.close()
 
@@ -110,7 +110,7 @@ def test_thinking_is_there_when_asked_for_and_only_then(llm: LLM):
 def test_the_draft_agrees_with_the_target_on_most_tokens(llm: LLM):
     results = answer(llm, held_out(22))
     draft = jaxinfer.LLM(
-        str(DEMO_FOLDER / "draft"), dtype="float32", max_num_seqs=16, max_num_batched_tokens=256, lazy_compile=True
+        str(DEMO_FOLDER / "draft"), dtype="float32", max_num_seqs=16, max_num_batched_tokens=256, compile="lazy"
     )
     assert draft.get_tokenizer().encode("12 zebra", param="x") == llm.get_tokenizer().encode("12 zebra", param="x")
     assert agreement(draft, results) > 0.6

@@ -92,7 +92,7 @@ def test_an_engine_drafts_with_a_head(tmp_path: Path) -> None:
     prompts, answers = ["The capital of France is", "1 2 3 4 5"], []
     for config in (None, asked):
         sizes: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 64, "speculative_config": config}
-        llm = LLM("demo", dtype="float32", lazy_compile=True, **sizes)
+        llm = LLM("demo", dtype="float32", compile="lazy", **sizes)
         found = llm.generate(prompts, SamplingParams(temperature=0.7, seed=3, max_tokens=24, ignore_eos=True))
         answers.append([output.outputs[0].token_ids for output in found])
         drafts = llm.engine.stats().drafts.draft_tokens

@@ -45,7 +45,7 @@ def standing() -> int:
 
 def with_drafts(name: str) -> LLM:
     config = {**DRAFTERS[name], "num_speculative_tokens": 3}
-    sizes: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
+    sizes: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "compile": "lazy"}
     llm = LLM("demo", dtype="float32", speculative_config=config, **sizes)
     llm.engine.scheduler.drafts = DraftPolicy(standing, 3)
     return llm

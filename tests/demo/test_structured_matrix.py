@@ -79,7 +79,7 @@ def test_with_several_decode_steps_at_once(engines: dict[bool, LLM]) -> None:
 
 
 def check_devices() -> None:
-    common: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
+    common: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "compile": "lazy"}
     plain, llm = LLM("demo", overlap=False, **common), LLM("demo", mesh="tp2", **common)
     for _ in range(2):  # the second time more of the prompts is cached: other sizes of steps
         check_rows(llm, plain, "tp 2")

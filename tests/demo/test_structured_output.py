@@ -312,7 +312,7 @@ def compare_meshes() -> None:
     found = []
     for mesh in (None, "tp2", "data2-tp4"):
         named: dict[str, Any] = {"mesh": mesh} if mesh else {}
-        llm = LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, lazy_compile=True, **named)
+        llm = LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, compile="lazy", **named)
         told = llm.generate([f"Tell me of number {i}." for i in range(12)], [asked(i, n=1 + i % 2) for i in range(12)])
         found.append([choice.token_ids for one in told for choice in one.outputs])
         llm.close()

@@ -161,7 +161,7 @@ def _made(name: str, drafter: Method | None, drafts: int, rows: int, blocks: int
         drafting = Speculation(drafts, 1, 2, "draft_model")
     sizes = {"max_num_seqs": rows, "max_num_batched_tokens": max(rows, 16), "max_model_len": _LENGTH, "blocks": blocks}
     runner = PoisoningRunner(model, tiny_shapes(model, **sizes, block_size=_BLOCK, drafting=drafting))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 

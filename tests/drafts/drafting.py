@@ -38,7 +38,7 @@ def made(tokens: int, method: Method = "ngram", *, lazy: bool = True, **sizes: A
         model = with_draft(model, tiny_head(model))
     shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 16, **sizes}, drafting=drafting)
     runner = JaxRunner(model, shapes)
-    runner.warm_up(lazy=lazy)
+    runner.warm_up(when="lazy" if lazy else "all")
     return runner
 
 

@@ -18,7 +18,7 @@ def run(mesh: MeshConfig, head: bool) -> tuple[dict[tuple[str, int], list[int]],
     drafting = Speculation(3, method="eagle3") if head else None
     sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "shards": mesh.data}
     runner = JaxRunner(model, tiny_shapes(model, **sizes, drafting=drafting))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     core = make_core(runner, clock=lambda: 0)
     return {key: output.tokens for key, output in drive(core, WITH_ONE_TOKEN).items()}, core.stats()
 

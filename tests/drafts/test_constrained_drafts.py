@@ -299,7 +299,7 @@ def compare_shards() -> None:
         model = tiny_model((None, 12), mesh=mesh)
         shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, shards=shards, drafting=drafting)
         device = JaxRunner(model, shapes)
-        device.warm_up(lazy=True)
+        device.warm_up(when="lazy")
         core = core_of(device)
         return drive(core, [one for one in requests()[2:18] if one.sampling.n <= 2]), core.stats()
 

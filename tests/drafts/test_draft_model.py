@@ -49,7 +49,7 @@ def _for_itself(windows: tuple[int | None, ...], longest: int) -> JaxRunner:
 
 def runner_of(model: LoadedModel, draft: LoadedModel) -> JaxRunner:
     runner = JaxRunner(with_draft(model, draft), tiny_shapes(model, **SIZES, drafting=THREE))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 

@@ -34,7 +34,7 @@ SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 def runner_of(model: LoadedModel, **sizes) -> JaxRunner:
     shapes = tiny_shapes(model, **{**SIZES, "drafting": THREE, **sizes})
     runner = JaxRunner(model, shapes)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 

@@ -194,18 +194,42 @@ async def test_a_stall_is_told_though_nobody_reads_standard_error(monkeypatch: p
         await until(lambda: gate.closed)
 
 
+class CountingWatchdog:
+    """fed, asked: how often it was fed, and asked whether it has expired."""
+
+    interval = 0.01
+
+    def __init__(self, seconds: float):
+        self.fed = self.asked = 0
+        watchdogs.append(self)
+
+    def feed(self) -> None:
+        self.fed += 1
+
+    def expired(self) -> bool:
+        self.asked += 1
+        return False
+
+
+watchdogs: list[CountingWatchdog] = []
+
+
 async def test_compiling_and_waiting_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(step_timeout=0.3) as (client, core, gate):
-        await asyncio.sleep(0.6)
-        monkeypatch.setattr(Gate, "compiling", True)
+    monkeypatch.setattr("jaxinfer.engine.client.thread.Watchdog", CountingWatchdog)
+    monkeypatch.setattr(Gate, "compiling", True)
+    watchdogs.clear()
+    async with serving() as (client, core, gate):
+        await until(lambda: bool(watchdogs) and watchdogs[0].fed > 5)
         gate.open.clear()
         stream = await client.submit(ask("r0", 5, 9))
-        await asyncio.sleep(0.9)
+        await until(lambda: gate.held)
+        fed = watchdogs[0].fed
+        await until(lambda: watchdogs[0].fed > fed + 5)
+        assert watchdogs[0].asked == 0
+        monkeypatch.setattr(Gate, "compiling", False)
+        await until(lambda: watchdogs[0].asked > 5)
         gate.open.set()
         assert tokens_of(await read(stream)) == right(core, ask("r0", 5, 9))
-        monkeypatch.setattr(Gate, "compiling", False)
-        await asyncio.sleep(0.6)
-        assert client.ready
 
 
 def test_an_engine_that_nobody_closes_ends_before_python_does() -> None:

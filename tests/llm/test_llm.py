@@ -124,7 +124,7 @@ def test_logprobs_have_vllms_shape(make) -> None:
 @pytest.mark.long
 def test_a_chats_answer_is_taken_apart() -> None:
     """By the demo model, which calls tools and thinks."""
-    llm = LLM("demo", max_num_seqs=2, lazy_compile=True)
+    llm = LLM("demo", max_num_seqs=2, compile="lazy")
     try:
         greedy = SamplingParams(temperature=0, max_tokens=120)
         weather = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

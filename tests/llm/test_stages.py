@@ -20,7 +20,7 @@ def test_sizes_without_a_device_are_those_of_the_engine(drafting: str | None) ->
         ModelConfig(max_model_len=48),
         CacheConfig(num_blocks=20),
         SchedulerConfig(max_num_seqs=3, speculative_config=drafting),
-        runner=RunnerConfig(lazy_compile=True, attention_backend="xla"),
+        runner=RunnerConfig(compile="lazy", attention_backend="xla"),
     )
     runner = build_engine(config).core.runner
     decoder = declare(config).held(config)

@@ -114,7 +114,7 @@ def test_a_draft_model_over_native_layers_gives_the_tokens_of_xla(quantization: 
         drafting = Speculation(3, method="draft_model")
         shapes = tiny_shapes(target, max_num_seqs=4, max_num_batched_tokens=16, drafting=drafting)
         runner = JaxRunner(with_draft(target, draft), shapes)
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         core = make_core(runner)
         answers.append({key: output.tokens for key, output in drive(core, requests).items()})
         assert core.stats().drafts.accepted_tokens > 0

@@ -136,7 +136,7 @@ def check(row: Row, folder: Path) -> None:
     model = model_of(row, checkpoint.write(folder))
     _check_split(row, model)
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=3, max_num_batched_tokens=32, max_model_len=40))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     core = make_core(runner, ahead=0, long_prefill_token_threshold=row.chunk)
     judge = ReferenceJudge(Reference(checkpoint.config, checkpoint.plain, ACTIVATIONS.get(row.scheme, "none")))
     prompt = _prompt(judge, model.config.vocab_size)

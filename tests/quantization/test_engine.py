@@ -44,7 +44,7 @@ def test_tokens_are_the_models_own(family: str, name: str) -> None:
     wanted = likeliest(model, prompt, TOKENS)
     shapes = tiny_shapes(model, max_num_seqs=3, max_num_batched_tokens=8, blocks=60)
     runner = JaxRunner(model, shapes)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     core = make_core(runner)
 
     first = drive(core, [GenerateRequest("first", prompt, greedy(TOKENS))])["first", 0]
@@ -103,5 +103,5 @@ def config_of(folder: Path, name: Quantization, dtype: DType = "float32") -> Eng
         model=str(folder),
         load=ModelConfig(dtype=dtype, max_model_len=64, quantization=name),
         cache=CacheConfig(block_size=BLOCK, num_blocks=20),
-        runner=RunnerConfig(lazy_compile=True, compile_cache_dir="off"),
+        runner=RunnerConfig(compile="lazy", compile_cache_dir="off"),
     )

@@ -135,7 +135,7 @@ def test_an_engine_over_gpt_oss(tmp_path: Path) -> None:
 
 def generated(model: LoadedModel, prompt: list[int]) -> list[list[int]]:
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=3, max_num_batched_tokens=8, blocks=60))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     core = make_core(runner)
     first = drive(core, [GenerateRequest("first", prompt, greedy(20))])["first", 0]
     longer = GenerateRequest("second", [*prompt, *first.tokens[:10]], greedy(10))

@@ -17,7 +17,7 @@ from tests.runner.tiny import drive, greedy
 
 SMALL: dict[str, Any] = {"max_num_seqs": 1, "max_num_batched_tokens": 16, "max_model_len": 48}
 DEMO: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 128}
-UNKEPT: dict[str, Any] = {"lazy_compile": True, "compile_cache_dir": "off"}
+UNKEPT: dict[str, Any] = {"compile": "lazy", "compile_cache_dir": "off"}
 
 
 def engine(model: str, **flags: Any) -> tuple[Any, dict[tuple[str, int], list[int]]]:

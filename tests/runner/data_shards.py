@@ -40,7 +40,7 @@ def run(family: str, mesh: MeshConfig, **changes: Any) -> tuple[Outputs, Any]:
     model = load_model(GOLDENS / family, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
     sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, "shards": mesh.data}
     runner = JaxRunner(model, tiny_shapes(model, **{**sizes, "few_sizes": False, **changes}))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     core = make_core(runner, clock=lambda: 0)  # with such a clock every step drafts that may
     return drive(core, list(requests())), core
 

@@ -109,7 +109,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Circumstances) -> tuple[Outputs
     sizes |= {"decode_steps": how.decode_steps, "blocks": how.blocks, "shards": mesh.data}
     sizes |= {"drafting": Speculation(how.drafts, 1, 2) if how.drafts else None}
     runner = JaxRunner(model, tiny_shapes(model, **sizes))
-    runner.warm_up(lazy=mesh == ONE_DEVICE)
+    runner.warm_up(when="lazy" if mesh == ONE_DEVICE else "all")
     core = make_core(runner, ahead=how.ahead, clock=lambda: 0)  # with such a clock every step drafts
     outputs = drive(core, list(requests()))
     assert mesh == ONE_DEVICE or not runner.status().compiles_after_ready

@@ -103,7 +103,7 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     sizes |= {"blocks": how["blocks"], "shards": mesh.data, "stages": mesh.stages, "drafting": drafting}
     shapes = tiny_shapes(model, **sizes, few_sizes=False)  # which only one CPU device has
     runner = JaxRunner(model, shapes)
-    runner.warm_up(lazy=mesh.stages == 1)
+    runner.warm_up(when="lazy" if mesh.stages == 1 else "all")
     asked = {"eos": EOS, "constraints": ToyConstraints(config.vocab_size), "clock": lambda: 0}  # every step drafts
     core = make_core(runner, ahead=how["ahead"], **asked)
     outputs = drive(core, list(all_requests()))

@@ -331,7 +331,7 @@ def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
         runner = JaxRunner(
             model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12)
         )
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         core = make_core(runner)
         prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
         requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]
@@ -347,7 +347,7 @@ def test_xla_reads_both_layouts_alike():
         model = tiny_model((None, 6))
         model = replace(model, backends=(GroupBackend("xla", layout),) * 2)
         runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16))
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         requests = [
             GenerateRequest("a", list(range(20, 40)), greedy(8)),
             GenerateRequest("b", [7, 8, 9], greedy(8, n=2)),

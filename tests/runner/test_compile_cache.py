@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import pytest
 
+from jaxinfer.errors import ParameterError
 from jaxinfer.runner.platform.compile_cache import CompileCache, default_cache, is_safe_by_itself, open_cache, user_key
 from jaxinfer.runner.platform.owner_only import NotPrivateError, make_folder, read_file
 from jaxinfer.runner.programs.store import ProgramStore
@@ -370,3 +371,61 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         read_file(tmp_path / "open")
     with pytest.raises(NotPrivateError, match=r"it must be a folder and no link: '.*/open'"):
         make_folder(tmp_path / "open")
+
+
+def shared(folder: Path, content: bytes = KEY, mode: int = 0o600) -> CompileCache:
+    folder.mkdir(exist_ok=True)
+    key = folder.parent / "shared-key"
+    key.write_bytes(content)
+    key.chmod(mode)
+    cache = open_cache(str(folder), str(key))
+    assert cache is not None
+    return cache
+
+
+@needs_root
+def test_what_a_chosen_key_signed_is_loaded_whoever_owns_it(tmp_path: Path, program: Any) -> None:
+    cache = shared(tmp_path / "cache")
+    ProgramStore(cache, "set", jax.devices()[:1]).save(("decode", 1), program)
+    (file,) = tmp_path.glob("cache/jaxinfer-*/programs/set/decode-1")
+    assert file.stat().st_mode & 0o777 == 0o644
+    for path in (tmp_path / "cache").rglob("*"):
+        os.chown(path, OTHER, OTHER)
+    again = ProgramStore(shared(tmp_path / "cache"), "set", jax.devices()[:1])
+    assert again.load(("decode", 1)) is not None
+    content = file.read_bytes()
+    trace = tmp_path / "trace"
+    file.write_bytes(content[:32] + pickle.dumps(Bomb(trace)))
+    assert again.load(("decode", 1)) is None
+    assert not trace.exists()
+
+
+def test_another_key_has_programs_of_its_own(tmp_path: Path, program: Any) -> None:
+    ProgramStore(shared(tmp_path / "cache"), "set", jax.devices()[:1]).save(("decode", 1), program)
+    other = ProgramStore(shared(tmp_path / "cache", bytes(40)), "set", jax.devices()[:1])
+    assert other.load(("decode", 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "told"),
+    [(bytes(31), 0o600, "holds 31 bytes; a key has at least 32"), (KEY, 0o666, "others can change it")],
+)
+def test_what_is_no_key_is_refused(content: bytes, mode: int, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=told) as error:
+        shared(tmp_path / "cache", content, mode)
+    assert error.value.param == "compile_cache_key"
+
+
+def test_a_key_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="No such file"):
+        open_cache(str(tmp_path), str(tmp_path / "none"))
+
+
+@needs_root
+def test_a_key_in_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    key = tmp_path / "theirs" / "key"
+    key.write_bytes(KEY)
+    os.chown(key.parent, OTHER, OTHER)
+    with pytest.raises(ParameterError, match="others can change it"):
+        open_cache(str(tmp_path), str(key))

@@ -134,7 +134,7 @@ def test_programs_follow_from_the_backend():
 def test_an_engine_with_experts_gives_the_tokens_of_a_dense_pass(layout: Layout):
     model = experts_model(layout)
     runner = JaxRunner(model, tiny_shapes(model))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     requests = [GenerateRequest(str(i), list(range(20, 30 + 7 * i)), greedy(8)) for i in range(3)]
     check_all(Judge(model), requests, drive(make_core(runner), requests))
 
@@ -148,7 +148,7 @@ def test_an_engine_over_the_tpu_kernels_gives_the_tokens_of_xla():
         model = choose_experts(choose_attention(model, shapes, backend, None), shapes, backend, None)
         assert model.experts_backend == backend
         runner = JaxRunner(model, shapes)
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         requests = [GenerateRequest(str(i), list(range(20, 23 + 17 * i)), greedy(4)) for i in range(2)]
         answers.append({key: output.tokens for key, output in drive(make_core(runner), requests).items()})
     assert answers[0] == answers[1]
@@ -166,7 +166,7 @@ def tokens_of(runner: JaxRunner) -> np.ndarray:
 def test_the_load_of_experts_counts_every_computed_token_and_no_padding(decode_steps: int):
     model = experts_model()
     runner = JaxRunner(model, tiny_shapes(model, decode_steps=decode_steps))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     runner._run_all()
     assert not tokens_of(runner).any()
     core = make_core(runner)

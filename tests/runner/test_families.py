@@ -23,7 +23,7 @@ def runner_of(folder: Path, backend: AttentionBackend) -> JaxRunner:
     model = load(folder)
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=8, blocks=60)
     runner = JaxRunner(choose_attention(model, shapes, backend, None), shapes)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 

@@ -37,7 +37,7 @@ CODES: list[KVCodes] = ["int8", "bfloat16", "float8_e4m3fn"]
 def made(codes: KVCodes | None, windows: tuple[int | None, ...]) -> tuple[JaxRunner, Judge]:
     model = tiny_model(windows, codes=codes)
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=8))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner, Judge(model)
 
 

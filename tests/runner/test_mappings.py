@@ -28,7 +28,8 @@ def test_an_engine_without_room_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     limit.write_text("100\n")
     monkeypatch.setattr(mappings, "_LIMIT", limit)
     model = tiny_model()
+    programs = Programs(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=8))
     with pytest.raises(JaxinferError, match=r"of the 100 memory mappings .*`sysctl -w vm.max_map_count=800`"):
-        Programs(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=8)).compile_all()
+        programs.make(programs.names)
     limit.unlink()
     mappings.check_mappings()

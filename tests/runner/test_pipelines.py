@@ -60,7 +60,7 @@ def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: An
     if (drafting := sizes.get("drafting")) is not None and drafting.method == "draft_model":
         model = StagedModel((with_draft(model.parts[0], tiny_model(windows)), *model.parts[1:]))
     runner = JaxRunner(model, tiny_shapes(model, **sizes, stages=len(stages)))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 
@@ -75,7 +75,7 @@ def alone(method: Method | None = None) -> JaxRunner:
     model = with_draft(model, model) if method == "draft_model" else model
     drafting = None if method is None else Speculation(3, 1, 2, method)
     runner = JaxRunner(model, tiny_shapes(model, **FEW_ROWS, drafting=drafting))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 
@@ -212,7 +212,7 @@ def test_the_load_of_experts_is_that_of_the_whole() -> None:
     asked = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
     loads = []
     for runner in (alone, both):
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         drive(make_core(runner, ahead=0), [GenerateRequest("a", list(range(1, 21)), asked)])
         loads.append(runner.status().expert_load)
     assert loads[0].experts.shape == (3, 4)

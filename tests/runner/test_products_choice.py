@@ -161,7 +161,7 @@ def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(
     for one in (model, tpu):
         multiplied.clear()
         runner = JaxRunner(one, shapes)
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         tokens.append(drive(make_core(runner), requests)["a", 0].tokens)
         keys.add(program_key(one, shapes, {}))
         assert multiplied == {(matrix.rows, matrix.columns) for matrix, _ in one.product_backends}

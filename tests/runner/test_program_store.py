@@ -75,7 +75,7 @@ def test_a_second_start_traces_nothing_and_gives_the_same(kept, lazy: bool, monk
     no_tracing(monkeypatch)
     runner = runner_in(folder)
     told: list[Any] = []
-    runner.warm_up(lambda *said: told.append(said), lazy=lazy)
+    runner.warm_up(lambda *said: told.append(said), when="lazy" if lazy else "all")
     assert tokens_of(runner) == tokens
     if not lazy:
         assert [(done, cached) for _, done, _, _, cached in told] == [(i + 1, True) for i in range(len(told))]
@@ -103,7 +103,7 @@ def test_a_broken_file_is_made_anew_once(kept, caplog: pytest.LogCaptureFixture)
         for warnings in (1, 0):
             with caplog.at_level(logging.WARNING):
                 runner = runner_in(folder)
-                runner.warm_up(lazy=True)
+                runner.warm_up(when="lazy")
                 assert tokens_of(runner) == tokens
             assert [str(file) in record.getMessage() for record in caplog.records] == [True] * warnings
             caplog.clear()
@@ -133,12 +133,12 @@ def test_a_folder_that_cannot_be_written_to_is_read(kept, monkeypatch: pytest.Mo
     monkeypatch.setattr("os.access", lambda path, mode: False)
     monkeypatch.setattr(ProgramStore, "save", refuse)
     runner = runner_in(folder)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     assert tokens_of(runner) == tokens
     assert runner.late_programs.count > 0
     no_tracing(monkeypatch)
     runner = runner_in(folder)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     assert tokens_of(runner) == tokens
 
 

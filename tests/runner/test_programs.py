@@ -3,12 +3,14 @@
 import gc
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
+from jaxinfer.runner.programs import compiled
 from jaxinfer.runner.programs.compiled import Programs
 from jaxinfer.runner.programs.table import ProgramTable
 from tests.runner.tiny import tiny_model, tiny_shapes
@@ -47,7 +49,7 @@ class Fake:
         return name
 
 
-def make(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Programs:
+def fake_programs(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Programs:
     programs = Programs(MODEL, SHAPES)
     monkeypatch.setattr(programs, "lower", fake.lower)
     return programs
@@ -55,9 +57,9 @@ def make(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Programs:
 
 def test_each_program_is_made_once_and_told_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    programs = make(monkeypatch, fake)
+    programs = fake_programs(monkeypatch, fake)
     told: list[Any] = []
-    programs.compile_all(lambda *said: told.append(said))
+    programs.make(programs.names, lambda *said: told.append(said))
     count = len(programs.names)
     assert fake.compiled == dict.fromkeys(programs.names, 1)
     assert [programs[name] for name in programs.names] == list(programs.names)
@@ -69,14 +71,16 @@ def test_each_program_is_made_once_and_told_in_order(monkeypatch: pytest.MonkeyP
 
 def test_one_thread_traces_and_collects_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    make(monkeypatch, fake).compile_all()
+    programs = fake_programs(monkeypatch, fake)
+    programs.make(programs.names)
     assert {(thread, collects) for _, thread, collects in fake.traced} == {(threading.get_ident(), False)}
     assert gc.isenabled()
 
 
 def test_a_program_that_does_not_compile_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = fake_programs(monkeypatch, Fake(fails=("decode", 2)))
     with pytest.raises(RuntimeError, match="no room for"):
-        make(monkeypatch, Fake(fails=("decode", 2))).compile_all()
+        programs.make(programs.names)
     assert gc.isenabled()
 
 
@@ -84,15 +88,21 @@ def test_an_interrupt_leaves_what_waits_uncompiled(monkeypatch: pytest.MonkeyPat
     """Four threads: one program is made, four are under way, and the others are not begun."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     released = threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, *given: Any, **named: Any) -> None:
+            released.set()
+            super().shutdown(*given, **named)
+
+    monkeypatch.setattr(compiled, "ThreadPoolExecutor", Pool)
     fake = Fake(waits_for=released)
-    programs = make(monkeypatch, fake)
+    programs = fake_programs(monkeypatch, fake)
 
     def interrupt(*said: Any) -> None:
-        threading.Timer(0.2, released.set).start()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        programs.compile_all(interrupt)
+        programs.make(programs.names, interrupt)
     assert gc.isenabled()
     assert sum(fake.compiled.values()) <= 5 < len(programs.names)
 

@@ -39,7 +39,7 @@ def runner(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoning
     made = PoisoningRunner(
         model, tiny_shapes(model, **sizes, block_size=BLOCK, admit_slots=2, copy_blocks=2, drafting=drafting)
     )
-    made.warm_up(lazy=True)
+    made.warm_up(when="lazy")
     return made
 
 
@@ -56,7 +56,7 @@ def pipeline(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoni
     sizes |= {"block_size": BLOCK, "admit_slots": 2, "copy_blocks": 2, "stages": len(stages)}
     shapes = tiny_shapes(model, **sizes, drafting=drafting, few_sizes=False)
     made = PoisoningRunner(StagedModel(parts), shapes)
-    made.warm_up(lazy=True)
+    made.warm_up(when="lazy")
     return made
 
 

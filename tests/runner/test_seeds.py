@@ -32,7 +32,7 @@ def test_a_seeded_request_gives_the_same_tokens_alone_and_beside_others() -> Non
     texts, params = prompts(rng, 30), [seeded(i) for i in range(REQUESTS)]
     others = prompts(rng, 60)
     unseeded = [SamplingParams(max_tokens=int(rng.integers(1, 40)), ignore_eos=True) for _ in others]
-    llm = LLM("demo", dtype="float32", max_num_seqs=8, max_model_len=128, max_num_batched_tokens=64, lazy_compile=True)
+    llm = LLM("demo", dtype="float32", max_num_seqs=8, max_model_len=128, max_num_batched_tokens=64, compile="lazy")
     alone = [tokens_of(llm, [text], [own])[0] for text, own in zip(texts, params, strict=True)]
     together = tokens_of(llm, [*others, *texts], [*unseeded, *params])[len(others) :]
     llm.close()

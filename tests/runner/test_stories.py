@@ -21,7 +21,7 @@ def runner() -> JaxRunner:
     folder = material("models", "stories260K")
     model = load_model(folder, read_model_files(folder).config, dtype=jnp.dtype("float32"))
     made = JaxRunner(model, tiny_shapes(model, block_size=16, blocks=64, max_model_len=160))
-    made.warm_up(lazy=True)
+    made.warm_up(when="lazy")
     return made
 
 

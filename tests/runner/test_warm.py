@@ -252,7 +252,7 @@ def test_lazy_compiling_compiles_only_what_runs() -> None:
     model = tiny_model()
     shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30, few_sizes=False)
     lazy = JaxRunner(model, shapes)
-    lazy.warm_up(lazy=True)
+    lazy.warm_up(when="lazy")
     assert lazy.status().compiles_after_ready == 0
     assert not lazy.stages[0].programs._compiled
     drive(make_core(lazy), [GenerateRequest("r", [1, 2, 3], greedy(3))])

@@ -73,7 +73,7 @@ def _runner(judge: Judge) -> PoisoningRunner:
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": BUDGET, "max_model_len": CONTEXT, "copy_blocks": 2}
     shapes = tiny_shapes(judge.model, **sizes, block_size=BLOCK, blocks=BLOCKS + 1, decode_steps=3)
     runner = PoisoningRunner(judge.model, shapes)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 

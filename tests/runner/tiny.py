@@ -197,7 +197,7 @@ def tiny_runner(windows: tuple[int | None, ...] = (None, None), **changes: Any) 
     """A runner that compiles what is asked for when it is asked for."""
     model = tiny_model(windows)
     runner = JaxRunner(model, tiny_shapes(model, **changes))
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     return runner
 
 
@@ -217,7 +217,7 @@ def twin(runner: JaxRunner, model: LoadedModel | None = None, *, anew: Collectio
     parts = (model,) if model is not None else tuple(stage.model for stage in runner.stages)
     stores = [_ProgramsOf(stage.programs, anew) for stage in runner.stages]
     made = JaxRunner(StagedModel(parts), runner.shapes, stores=stores)
-    made.warm_up(lazy=True)
+    made.warm_up(when="lazy")
     return made
 
 

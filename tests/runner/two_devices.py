@@ -55,7 +55,7 @@ def compare_engines() -> None:
         model = tiny_model((None, 6), mesh=mesh, codes=codes)
         sizes: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 16, "block_size": 16, "blocks": 12}
         runner = JaxRunner(model, tiny_shapes(model, **sizes))
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
         requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]
         return {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
@@ -71,7 +71,7 @@ def compare_experts() -> None:
     def answers(mesh: Mesh | None) -> tuple[dict[tuple[str, int], list[int]], list[list[int]]]:
         model = experts_model(mesh=mesh)
         runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16))
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         requests = [GenerateRequest(str(i), list(range(20, 23 + 9 * i)), greedy(5)) for i in range(2)]
         found = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
         load = runner.status().expert_load

@@ -30,7 +30,7 @@ def answers(family: str, devices: int, **changes: Any) -> dict[tuple[str, int], 
     model = load_model(GOLDENS / family, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
     shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, max_model_len=64, **changes)
     runner = JaxRunner(model, shapes)
-    runner.warm_up(lazy=True)
+    runner.warm_up(when="lazy")
     requests = [GenerateRequest(str(i), [5, 9, 33, 60, 7 + i] * 3, params) for i, params in enumerate(ASKED)]
     outputs = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
     assert all(0 <= token < 96 for tokens in outputs.values() for token in tokens), outputs

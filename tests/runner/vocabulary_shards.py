@@ -125,7 +125,7 @@ def compare_engines() -> None:
         model = tiny_model((None, 6), mesh=make_mesh(config))
         sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "decode_steps": steps}
         runner = JaxRunner(model, tiny_shapes(model, block_size=16, blocks=24, **sizes))
-        runner.warm_up(lazy=True)
+        runner.warm_up(when="lazy")
         requests = [GenerateRequest(str(i), list(range(20, 30 + i)), params) for i, params in enumerate(asked)]
         out = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
         return out, runner.stages[0].slots.state.counts[: runner.shapes.scratch_slot]  # where padding counts, too

@@ -29,7 +29,7 @@ class InFlightSteps:
 
     def __init__(self, runner: Runner):
         self._runner = runner
-        self._packer = Packer(runner.shapes)
+        self._packer = Packer(runner.shapes, lambda: runner.buckets)
         self._plans: deque[StepPlan] = deque()
         self._started: deque[int | None] = deque()
         """The index of each, None for a plan without rows."""

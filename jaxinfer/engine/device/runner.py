@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from jaxinfer.engine.step.buckets import Buckets
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -47,8 +48,9 @@ class Drafts(NamedTuple):
 class RunnerStatus(NamedTuple):
     """A reading of a runner.
 
-    memory: of each device. compiles_after_ready: compilations since the runner was ready; any is a defect, unless
-    programs are compiled lazily. expert_load: of the steps that were collected; None without experts.
+    memory: of each device. compiles_after_ready: compilations in the midst of a step since the runner was ready; any
+    is a defect, unless programs are compiled lazily. expert_load: of the steps that were collected; None without
+    experts.
     """
 
     memory: tuple[DeviceMemory, ...] = ()
@@ -68,9 +70,14 @@ class Runner(Protocol):
         ...
 
     @property
+    def buckets(self) -> Buckets:
+        """Sizes that steps may be packed for now: those of `first_buckets` at least. They become more, never fewer."""
+        ...
+
+    @property
     def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
-        """Seconds of a forward pass, by kind and bucket, as measured before readiness; empty if nothing was
-        measured."""
+        """Seconds of a forward pass, by kind and bucket, as measured before readiness, or of the next larger bucket
+        that was; empty if nothing was measured."""
         ...
 
     @property

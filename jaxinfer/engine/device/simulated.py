@@ -19,6 +19,7 @@ from jaxinfer.engine.device.device_runner import DeviceRunner
 from jaxinfer.engine.device.runner import DeviceMemory, Drafts, LatePrograms, RunnerStatus
 from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
+from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import MULTI_TOKEN, LogprobArrays, StepKind, StepResult
@@ -59,6 +60,7 @@ class SimulatedRunner(DeviceRunner):
     ):
         super().__init__()
         self.shapes = shapes
+        self.buckets = make_buckets(shapes)
         self._layouts = Layouts(shapes)
         self._writes: list[Write] = []
         self._draws = draws

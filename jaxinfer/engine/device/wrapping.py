@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from jaxinfer.engine.device.calls import Call
 from jaxinfer.engine.device.runner import Drafts, LatePrograms, Runner, RunnerStatus
+from jaxinfer.engine.step.buckets import Buckets
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -17,6 +18,10 @@ class WrappingRunner:
     @property
     def shapes(self) -> EngineShapes:
         return self._runner.shapes
+
+    @property
+    def buckets(self) -> Buckets:
+        return self._runner.buckets
 
     @property
     def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:

@@ -2,13 +2,13 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxinfer.engine.stats.counters import STEP_TOKENS
-from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets, most_rows
+from jaxinfer.engine.step.buckets import Buckets, bucket_of, bucket_of_plan, make_buckets, most_rows
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -55,8 +55,10 @@ class StepCostTotals:
     every token writes its own. They are 0 without costs.
     """
 
-    def __init__(self, shapes: EngineShapes, costs: StepCosts | None):
-        self._shapes, self._buckets = shapes, make_buckets(shapes)
+    def __init__(self, shapes: EngineShapes, costs: StepCosts | None, buckets: Callable[[], Buckets] | None = None):
+        """buckets: the sizes that plans are packed for at the time; by default all."""
+        every = make_buckets(shapes)
+        self._shapes, self._buckets = shapes, buckets or (lambda: every)
         self._windows = [group.window for group in shapes.groups]
         self._costs = costs
         self._decoded: list[tuple[int, int]] = []
@@ -94,7 +96,7 @@ class StepCostTotals:
     def add_drafted(self, plan: StepPlan, result: StepResult) -> None:
         """Counts a plan that drafts: each row computes its newest token and its drafts, and draws at all of them."""
         assert result.drafted is not None
-        size = bucket_of_plan(plan, self._buckets, self._shapes) * self._shapes.shards * self._shapes.row_tokens
+        size = bucket_of_plan(plan, self._buckets(), self._shapes) * self._shapes.shards * self._shapes.row_tokens
         rows = 1 + result.drafted
         computed, drawn = int(rows.sum()), int(result.counts.sum())
         self.speculate_steps += 1
@@ -105,7 +107,7 @@ class StepCostTotals:
         """Counts what was added and not counted yet."""
         for (rows, most), steps in Counter(self._decoded).items():
             self.decode_steps += steps
-            padded = bucket_of(most, self._buckets.rows) * self._shapes.shards - rows
+            padded = bucket_of(most, self._buckets().rows) * self._shapes.shards - rows
             self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=padded), steps)
         self._decoded.clear()
         decode, chunks = _joined(self._decode_rows), _joined(self._chunks)
@@ -115,7 +117,7 @@ class StepCostTotals:
             self._count_attention(self._costs, decode, chunks)
 
     def _count_plan(self, plan: StepPlan) -> None:
-        size = bucket_of_plan(plan, self._buckets, self._shapes) * self._shapes.shards
+        size = bucket_of_plan(plan, self._buckets(), self._shapes) * self._shapes.shards
         if plan.kind is StepKind.MULTI_STEP:
             passes, tokens = int(plan.samples.max()), int(plan.samples.sum())
             self.multi_step_steps += 1

@@ -1,6 +1,7 @@
 """Sizes that programs are compiled for. The top bucket is the budget itself."""
 
 from bisect import bisect_left
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ _SMALLEST_MIXED = 16
 _SMALLEST_SPLIT = 64
 _HISTORY = (256, 4096)
 _FEW_TOKENS, _FEW_ROWS = 4, 8
+_BY_USE = ("rows", "scored", "checked", "tokens", "masks", "history")
 _MOST_CHECKED = 16
 """Rows of a step that drafts under masks: with more of them drafts seldom pay, and each size is three programs. With
 few sizes that leaves 8 as a rule: native products read a matrix for 8 rows at no cost, and drafts multiply rows."""
@@ -48,6 +50,26 @@ def make_buckets(shapes: EngineShapes) -> Buckets:
         history=_HISTORY if drafts else (),
         checked=tuple(size for size in rows if size <= _MOST_CHECKED) if drafts else (),
     )
+
+
+def first_buckets(shapes: EngineShapes) -> Buckets:
+    """The sizes of `make_buckets` whose programs an engine needs to run every step: those of a CPU."""
+    few, every = make_buckets(replace(shapes, few_sizes=True)), make_buckets(shapes)
+    return few._replace(checked=tuple(sorted({*few.checked, *every.checked[-1:]})))
+
+
+def missing_sizes(shapes: EngineShapes, have: Buckets) -> list[tuple[str, int]]:
+    """Return the sizes of `make_buckets` that are not among these, by the name of their family: first those of decode
+    steps, which are most of all."""
+    every = make_buckets(shapes)
+    return [
+        (family, size) for family in _BY_USE for size in getattr(every, family) if size not in getattr(have, family)
+    ]
+
+
+def with_size(have: Buckets, family: str, size: int) -> Buckets:
+    """Return the buckets with one size more."""
+    return have._replace(**{family: tuple(sorted((*getattr(have, family), size)))})
 
 
 def bucket_of(size: int, buckets: tuple[int, ...]) -> int:

@@ -1,11 +1,11 @@
 """Packer: turns plans into the arrays that runners are called with."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
 
-from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
+from jaxinfer.engine.step.buckets import Buckets, bucket_of, bucket_of_plan, make_buckets
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layout, Layouts
 from jaxinfer.engine.step.packed import PackedHistory, PackedMasks, PackedStep
 from jaxinfer.engine.step.plan import MULTI_TOKEN, StepKind, StepPlan
@@ -18,10 +18,17 @@ class Packer:
     """Packs plans and slot initialisations, a section a shard. Padding rows use the scratch slot, padding blocks the
     scratch block."""
 
-    def __init__(self, shapes: EngineShapes):
+    def __init__(self, shapes: EngineShapes, buckets: Callable[[], Buckets] | None = None):
+        """buckets: the sizes that may be packed for now; by default all."""
         self._shapes = shapes
         self._layouts = Layouts(shapes)
-        self.buckets = make_buckets(shapes)
+        every = make_buckets(shapes)
+        self._buckets = buckets or (lambda: every)
+
+    @property
+    def buckets(self) -> Buckets:
+        """The sizes that may be packed for now."""
+        return self._buckets()
 
     def pack(self, plan: StepPlan) -> PackedStep:
         """A plan with rows."""

@@ -2,6 +2,7 @@
 
 Programs run when they are loaded, so whoever can put one into the cache runs code as the user who loads it. A cache's
 folder may be shared: each user has a folder of their own in it, named after their key, and trusts what the key signed.
+With a key that an operator chose, all who know it share a folder, whoever owns it.
 Folders that the user has not used for a month are removed: each key that is lost leaves one behind.
 """
 
@@ -21,7 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner.platform.owner_only import NotPrivateError, make_folder, others_can_replace, read_file, write_once
+from jaxinfer.runner.platform.owner_only import (
+    NotPrivateError,
+    make_folder,
+    others_can_replace,
+    read_file,
+    read_trusted,
+    write_file,
+    write_once,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,39 +43,58 @@ UNUSED_SECONDS = 30 * 24 * 3600.0
 
 
 class CompileCache(NamedTuple):
-    """folder: one that only this user can enter, or that stands for it; without links. key: secret, of this user."""
+    """folder: one that only this user can enter, or that stands for it; without links. key: secret, of this user.
+    shared: the key is one that others know, too, and the folder may be theirs."""
 
     folder: Path
     key: bytes
+    shared: bool = False
 
     @property
     def writable(self) -> bool:
         """True where this user may add programs to the cache."""
         return os.access(self.folder, os.W_OK | os.X_OK)
 
+    def read(self, file: Path) -> bytes:
+        """Read a file whose signature is still to be looked at. Raises OSError."""
+        return file.read_bytes() if self.shared else read_file(file)
+
+    def write(self, file: Path, content: bytes) -> None:
+        """Puts a file there, whole or not at all. Raises OSError."""
+        write_file(file, content, 0o644 if self.shared else 0o600)
+
+    def make_folder(self, folder: Path) -> None:
+        """Makes a folder whose parent exists. Raises OSError."""
+        if self.shared:
+            folder.mkdir(exist_ok=True)
+        else:
+            make_folder(folder)
+
     def signature(self, name: str, content: bytes) -> bytes:
         """Sign a file's content under its name: a file that is put in another's place has another signature."""
         return hmac.digest(self.key, f"jaxinfer program {name}\0".encode() + content, "sha256")
 
 
-def open_cache(folder: str | None) -> CompileCache | None:
+def open_cache(folder: str | None, key_file: str | None = None) -> CompileCache | None:
     """This user's part of the cache in `folder`, by default below the user's cache folder; None where there is none.
 
-    Where this user has no folder for the key, it is kept in `folder`, if one is given. Raises ParameterError where
-    `folder` cannot be made. What else is in the way is logged.
+    key_file: of a key that others know, too. Where this user has no folder for a key of their own, it is kept in
+    `folder`, if one is given. Raises ParameterError where `folder` cannot be made or the key is none. What else is in
+    the way is logged.
     """
     base = _made(folder)
     if base is None:
         return None
+    chosen = None if key_file is None else _chosen_key(key_file)
     try:
-        key = user_key(None if folder is None else base)
+        key = chosen or user_key(None if folder is None else base)
         own = base / (_PREFIX + hashlib.sha256(b"jaxinfer cache " + key).hexdigest()[:16])
-        make_folder(own)
+        cache = CompileCache(own, key, shared=chosen is not None)
+        cache.make_folder(own)
         _remove_unused(base, own)
     except OSError as error:
         log.warning("no compiled programs are kept: %s: %s", error.filename or base, error.strerror)
         return None
-    cache = CompileCache(own, key)
     if not cache.writable:
         log.warning("%s cannot be written to: what it holds is used, and nothing is kept there", own)
     return cache
@@ -85,6 +113,25 @@ def user_key(cache: Path | None = None) -> bytes:
     Raises OSError where there is none, or it is no secret.
     """
     return _key_in(_key_folder(cache))
+
+
+def _chosen_key(file: str) -> bytes:
+    try:
+        key = read_trusted(Path(file).expanduser())
+    except OSError as error:
+        raise ParameterError("compile_cache_key", f"{file}: {error.strerror}") from None
+    if len(key) < _KEY_BYTES:
+        raise ParameterError("compile_cache_key", f"{file} holds {len(key)} bytes; a key has at least {_KEY_BYTES}")
+    return key
+
+
+def make_key(file: Path) -> None:
+    """Makes a file of a new key, unless it is there. Raises ParameterError."""
+    try:
+        if not file.exists():
+            write_once(file, secrets.token_bytes(_KEY_BYTES))
+    except OSError as error:
+        raise ParameterError("compile_cache_key", f"{file} cannot be made: {error.strerror}") from None
 
 
 def _key_folder(cache: Path | None) -> Path:

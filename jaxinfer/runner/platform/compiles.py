@@ -23,12 +23,18 @@ class CompileCounter:
         return self._count
 
     @property
+    def here(self) -> int:
+        """Compilations in this thread."""
+        return getattr(self._here, "count", 0)
+
+    @property
     def cached_here(self) -> int:
         """Programs that this thread has read from the cache."""
         return getattr(self._here, "cached", 0)
 
     def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _EVENT:
+            self._here.count = self.here + 1
             with self._lock:
                 self._count += 1
 

@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner, this user, can read or change. Symbolic links are refused."""
+"""Files and folders that nobody but their owner, this user, can read or change, and files that others may read."""
 
 import contextlib
 import os
@@ -28,12 +28,21 @@ def read_file(file: Path) -> bytes:
         return stream.read()
 
 
-def write_file(file: Path, content: bytes) -> None:
+def read_trusted(file: Path) -> bytes:
+    """Read a file that only this user or root can have written, behind links or not. Raises OSError."""
+    found = file.resolve(strict=True)
+    if _lets_others_in(found.stat()) or others_can_replace(found.parent):
+        raise NotPrivateError(0, "others can change it", str(file))
+    return found.read_bytes()
+
+
+def write_file(file: Path, content: bytes, mode: int = 0o600) -> None:
     """Puts a file there, whole or not at all. Raises OSError."""
     descriptor, own = tempfile.mkstemp(dir=file.parent, prefix=".")
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
+            os.fchmod(descriptor, mode)
         os.replace(own, file)
     except OSError:
         with contextlib.suppress(OSError):

@@ -99,13 +99,13 @@ def program_options(config: RunnerConfig) -> Options:
     return options
 
 
-def use_compile_cache(folder: str | None) -> CompileCache | None:
+def use_compile_cache(folder: str | None, key_file: str | None = None) -> CompileCache | None:
     """Keeps compiled programs in `folder`, by default the user's cache; `off` keeps none. Returns this user's part.
 
     One that cannot be written to is read. JAX's own cache, which signs nothing, is used where nobody else can reach the
-    folder. Raises ParameterError where `folder` cannot be made; the default is then done without.
+    folder. key_file, errors: as of `open_cache`; a default folder that cannot be made is done without.
     """
-    cache = open_cache(folder)
+    cache = open_cache(folder, key_file)
     if cache is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None

@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
@@ -15,6 +15,7 @@ import jax
 
 from jaxinfer.config import RunnerConfig
 from jaxinfer.engine.device.runner import LatePrograms
+from jaxinfer.engine.step.buckets import Buckets
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.platform.compiles import compile_counter
@@ -53,7 +54,7 @@ class Programs:
 
     options: of XLA, by default what the engine sets on the model's platform. store: where programs are kept from one
     start to the next, by default nowhere. table: what they are, by default those of a whole model. late: those that
-    nothing compiled before they were needed. compiling: while one of them is made. seconds: what `compile_all` took.
+    nothing compiled before they were needed. compiling: while one of them is made. seconds: what `make` took.
     """
 
     def __init__(
@@ -68,8 +69,7 @@ class Programs:
         # A name that JAX's cache does not know: what comes from there cannot be kept, since XLA on a CPU writes no
         # program that it has read ("Function … not found" when it is run; jax 0.10.2).
         self._mark = f"_{secrets.token_hex(4)}" if store is not None and store.writable else ""
-        self._table = ProgramTable(model, shapes) if table is None else table
-        self.names = self._table.names
+        self.table = ProgramTable(model, shapes) if table is None else table
         self._interpreter = partial(kernel_interpreter, model)
         self._compiled: dict[Name, Any] = {}
         self.late = LatePrograms()
@@ -81,34 +81,52 @@ class Programs:
         compiled = self._compiled.get(name)
         return compiled if compiled is not None else self._compile_late(name)
 
-    def compile_all(self, progress: CompileProgress | None = None) -> None:
-        """Makes everything that is not kept, the largest first. Raises JaxinferError where the system has no room."""
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """All programs, the largest of a kind first."""
+        return self.table.names
+
+    def names_of(self, buckets: Buckets) -> tuple[Name, ...]:
+        """The programs of some sizes."""
+        return self.table.names_of(buckets)
+
+    def kept(self) -> Collection[Name]:
+        """Programs that an earlier start has kept."""
+        return [] if self._store is None else [name for name in self.names if self._store.has(name)]
+
+    @property
+    def made(self) -> Set[Name]:
+        """Programs that are there."""
+        return self._compiled.keys()
+
+    def make(self, names: Sequence[Name], progress: CompileProgress | None = None) -> None:
+        """Reads or compiles programs. Raises JaxinferError where the system has no room."""
         start = time.perf_counter()
-        with closing(self._make_all()) as made:
+        with closing(self._make(names)) as made:
             for done, (name, seconds, cached) in enumerate(made, start=1):
                 if done % _MAPPINGS_EVERY == 0:
                     check_mappings()
                 if progress is not None:
-                    progress(_label(name), done, len(self.names), seconds, cached)
+                    progress(_label(name), done, len(names), seconds, cached)
         self.seconds = self.seconds._replace(total=time.perf_counter() - start)
 
-    def _make_all(self) -> Generator[MadeProgram]:
+    def _make(self, names: Sequence[Name]) -> Generator[MadeProgram]:
         workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
         with ThreadPoolExecutor(workers) as pool, _no_collections():
             if self._store is not None:
-                yield from (made for made in pool.map(self._load, self.names) if made is not None)
-            yield from self._compile_missing(pool)
+                yield from (made for made in pool.map(self._load, names) if made is not None)
+            yield from self._compile_missing(pool, names)
 
-    def _compile_missing(self, pool: ThreadPoolExecutor) -> Generator[MadeProgram]:
+    def _compile_missing(self, pool: ThreadPoolExecutor, names: Sequence[Name]) -> Generator[MadeProgram]:
         """This thread traces, one after another, since tracing holds the interpreter's lock; others compile."""
         waiting: deque[Future[MadeProgram]] = deque()
         try:
-            for name in [name for name in self.names if name not in self._compiled]:
+            for name in [name for name in names if name not in self._compiled]:
                 start = time.perf_counter()
                 lowered = self.lower(name)
                 tracing = time.perf_counter() - start
                 self.seconds = self.seconds._replace(tracing=self.seconds.tracing + tracing)
-                waiting.append(pool.submit(self._make, name, lowered, tracing))
+                waiting.append(pool.submit(self._compile_one, name, lowered, tracing))
                 while waiting and waiting[0].done():
                     yield waiting.popleft().result()
             while waiting:
@@ -125,7 +143,7 @@ class Programs:
         self._compiled[name] = loaded
         return MadeProgram(name, time.perf_counter() - start, True)
 
-    def _make(self, name: Name, lowered: Any, tracing: float) -> MadeProgram:
+    def _compile_one(self, name: Name, lowered: Any, tracing: float) -> MadeProgram:
         start = time.perf_counter()
         cached = self._compile_lowered(name, lowered)
         return MadeProgram(name, tracing + time.perf_counter() - start, cached)
@@ -140,7 +158,7 @@ class Programs:
 
     def lower(self, name: Name) -> Any:
         """One program, traced and lowered, not compiled."""
-        program = self._table[name]
+        program = self.table[name]
         function = _named(program.function, f"jaxinfer_{_label(name).replace(' ', '_')}{self._mark}")
         jitted = jax.jit(function, donate_argnums=program.donated, out_shardings=program.out_shardings)
         with self._interpreter():
@@ -150,12 +168,16 @@ class Programs:
         """One program, compiled and not kept."""
         return self.lower(name).compile(compiler_options=self.options)
 
+    def add(self, name: Name) -> None:
+        """Reads or compiles one program, in this thread."""
+        if self._load(name) is None:
+            self._compile_lowered(name, self.lower(name))
+
     def _compile_late(self, name: Name) -> Any:
         start = time.perf_counter()
         self.compiling = True
         try:
-            if self._load(name) is None:
-                self._compile_lowered(name, self.lower(name))
+            self.add(name)
         finally:
             self.compiling = False
         self.late = LatePrograms(self.late.count + 1, self.late.seconds + time.perf_counter() - start)

@@ -20,7 +20,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.platform.compile_cache import UNUSED_SECONDS, CompileCache
-from jaxinfer.runner.platform.owner_only import NotPrivateError, make_folder, read_file, write_file
+from jaxinfer.runner.platform.owner_only import NotPrivateError
 from jaxinfer.runner.platform.xla_options import Options
 from jaxinfer.runner.programs.key import program_key
 from jaxinfer.runner.programs.table import Name
@@ -39,21 +39,25 @@ class ProgramStore:
     """The programs of one model, shapes, device and version of everything, in a folder of its own.
 
     A file that cannot be read, or a program that cannot be written, is as if it were not there. Files hold machine code
-    and pickles, which run when they are loaded, behind a signature by the cache's key: what this user has not made is
-    not looked at. writable: whether anything can be kept.
+    and pickles, which run when they are loaded, behind a signature by the cache's key: what nobody made who
+    knows the key, this user as a rule, is not looked at. writable: whether anything can be kept.
     """
 
     def __init__(self, cache: CompileCache, name: str, devices: Sequence[Any]):
         self._cache = cache
         self._folder = cache.folder / "programs" / name
         self._devices = devices
-        self.writable = _prepare(self._folder)
+        self.writable = _prepare(cache, self._folder)
+
+    def has(self, name: Name) -> bool:
+        """Return whether a file of a program is there; it may be damaged."""
+        return self._file(name).is_file()
 
     def load(self, name: Name) -> Any:
         """A program, or None."""
         file = self._file(name)
         try:
-            kept = read_file(file)
+            kept = self._cache.read(file)
             if not hmac.compare_digest(self._signature(file, kept[_SIGNATURE_BYTES:]), kept[:_SIGNATURE_BYTES]):
                 raise ValueError("the file is damaged, or another's")
             program, inputs, outputs = pickle.loads(kept[_SIGNATURE_BYTES:])
@@ -69,7 +73,7 @@ class ProgramStore:
         """Keeps a program. One that calls back into Python, as an interpreted kernel does, cannot be kept."""
         try:
             kept = pickle.dumps(serialize(compiled))
-            write_file(self._file(name), self._signature(self._file(name), kept) + kept)
+            self._cache.write(self._file(name), self._signature(self._file(name), kept) + kept)
         except Exception as error:
             log.info("program %s %d is not kept: %s", *name, error)
 
@@ -89,11 +93,11 @@ def open_store(
     return ProgramStore(cache, program_key(model, shapes, options), list(model.mesh.devices.flat))
 
 
-def _prepare(folder: Path) -> bool:
+def _prepare(cache: CompileCache, folder: Path) -> bool:
     """Makes the folder, or notes its use, and removes those not used for long. True where it can be written to."""
     try:
-        make_folder(folder.parent)
-        make_folder(folder)
+        cache.make_folder(folder.parent)
+        cache.make_folder(folder)
         os.utime(folder)
         _remove_unused(folder)
         _remove_abandoned(folder)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.buckets import Buckets, make_buckets
 from jaxinfer.engine.step.layouts import NEWEST, Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
@@ -44,7 +44,7 @@ class Program(NamedTuple):
 
 
 class ProgramTable:
-    """The programs of one model and engine, or of one stage, by name. names: all of them, the largest of a kind first.
+    """The programs of one model and engine, or of one stage, by name.
 
     Tokens are read in the first stage, which drafts, and drawn in the last. A step that drafts is one program only
     where one stage is all; of several each has the drafts' forward pass (`verify`).
@@ -66,10 +66,15 @@ class ProgramTable:
         self._own = rows(model.mesh)
         self._replicated, self._by_rows = NamedSharding(model.mesh, WHOLE), NamedSharding(model.mesh, self._own)
         self._results: list[Any] = [self._replicated, self._by_rows, self._by_rows]
-        self.names = self._every_name()
 
-    def _every_name(self) -> tuple[Name, ...]:
-        buckets, stage, drafts = self._buckets, self._stage, self._shapes.drafting is not None
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """All of them, the largest of a kind first."""
+        return self.names_of(self._buckets)
+
+    def names_of(self, buckets: Buckets) -> tuple[Name, ...]:
+        """Return the programs of some sizes."""
+        stage, drafts = self._stage, self._shapes.drafting is not None
         whole = stage.count == 1
         checked = buckets.checked if whole else buckets.rows if drafts else ()
         checking = ("draft",) * stage.is_first + ("verify",) + ("accept",) * stage.is_last

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from jaxinfer.engine.step.buckets import Buckets
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.programs.compiled import Programs
@@ -31,12 +32,14 @@ class AbsentPrograms(Programs):
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, table: ProgramTable):
         super().__init__(model, shapes, table=table)
-        self.names = ()
         self._results: dict[Name, Any] = {}
+
+    def names_of(self, buckets: Buckets) -> tuple[Name, ...]:
+        return ()
 
     def __getitem__(self, name: Name) -> Any:
         if name not in self._results:
-            self._results[name] = absent(_results(self._table[name]))
+            self._results[name] = absent(_results(self.table[name]))
         return lambda *_: self._results[name]
 
 

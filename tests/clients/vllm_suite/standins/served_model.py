@@ -39,4 +39,4 @@ def folder() -> Path:
 
 def size_flags() -> list[str]:
     """Few slots make few programs."""
-    return ["--max-num-seqs", "8", *(["--lazy-compile"] if _current.lazy else [])]
+    return ["--max-num-seqs", "8", *(["--compile", "lazy"] if _current.lazy else [])]
