@@ -143,7 +143,8 @@ def test_a_folder_that_cannot_be_written_to_is_read(kept, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "refused", ["jaxinfer.runner.programs.store.read_file", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"]
+    "refused",
+    ["jaxinfer.runner.platform.compile_cache.read_file", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"],
 )
 def test_a_folder_that_refuses_costs_only_time(refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = jax.jit(lambda x: x + 1).lower(1).compile()

@@ -1,19 +1,23 @@
 """GrowingSizes: the sizes whose programs are there, which become more while an engine serves."""
 
+import gc
 import logging
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from jaxinfer.engine.step.buckets import bucket_of, first_buckets, make_buckets, missing_sizes, with_size
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.runner.platform.compiles import compile_counter
-from jaxinfer.runner.programs.compiled import Programs
+from jaxinfer.runner.programs.compiled import Programs, no_collections
 
 log = logging.getLogger(__name__)
 
 _MOST_SECONDS = 10.0
+_SWITCH_SECONDS = 0.0005
 _TIMED = {"rows": StepKind.DECODE, "tokens": StepKind.MIXED}
 """The forward passes of each family of sizes that has any."""
 
@@ -71,7 +75,8 @@ class GrowingSizes:
             for programs in self._programs:
                 for name in programs.names_of(larger):
                     if name not in programs.made:
-                        programs.add(name)
+                        with _beside_steps():
+                            programs.add(name)
         except Exception as error:  # whatever it is, the engine serves without
             log.warning("%s %d: %s; steps are padded to a larger size", family, size, error)
             return
@@ -81,3 +86,18 @@ class GrowingSizes:
             next_larger = bucket_of(size, getattr(self.buckets, family))
             self._step_seconds[kind, size] = self._step_seconds[kind, next_larger]
         self.buckets = larger
+
+
+@contextmanager
+def _beside_steps() -> Iterator[None]:
+    """Leave the interpreter's lock to steps: tracing gives it back ten times as often as Python would have it, collects
+    no garbage meanwhile, and leaves what it made out of later collections, each of which would take a tenth of a second
+    (DECISIONS.md has what that is worth)."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        with no_collections():
+            yield
+            gc.freeze()
+    finally:
+        sys.setswitchinterval(interval)
