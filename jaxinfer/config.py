@@ -115,8 +115,8 @@ class SchedulerConfig:
     """Limits of a step, and the order of requests."""
 
     max_num_seqs: int | Literal["auto"] = "auto"
-    """Slots: requests that run at once; auto: 32 on CPU, 256 on GPU and TPU, fewer where their state does not fit.
-    Over all shards of attention (the mesh axis data), which have equally many."""
+    """Slots: requests that run at once; auto: 32 on CPU, 256 on GPU and TPU, 1,024 on those of 64 GiB or more, fewer
+    where their state does not fit. Over all shards of attention (the mesh axis data), which have equally many."""
     max_num_batched_tokens: int | Literal["auto"] = "auto"
     """Tokens a step computes at most, over all shards of attention; auto: 512 on CPU, 8,192 on a device of 64 GiB or
     more, else 2,048, and at least a row a slot."""

@@ -147,8 +147,8 @@ def _flags(
         sweep: Every way to use so many devices of `--chip`.
         fit: The fewest devices of `--chip`, a power of two along `tensor`, that hold the model and one request.
         chip: Kind of chip for meshes that name none: a file of configs/chips, as v6e or h200.
-        calibration: What a machine measured of itself, from benchmarks/calibrate.py, in place of a chip's peaks; names
-            the chip.
+        calibration: What a machine measured of itself, in place of a chip's peaks; names the chip. A file, from
+            benchmarks/calibrate.py, or h100, which is shipped.
         pipeline_layers: Layers of each stage of meshes that have some, as 0-14,15-31; by default every stage's step
             takes about as long.
         dtype: Type of weights and activations; auto: bfloat16, on a CPU float32.
@@ -184,7 +184,9 @@ def _flags(
     from jaxinfer.plan.service import Workload
 
     if not mesh and sweep is None and not fit:
-        raise ParameterError("mesh", "needs one at least, or --sweep or --fit with a --chip")
+        if chip is None:
+            raise ParameterError("mesh", "needs one at least, or a --chip: one of it, or with --sweep or --fit more")
+        mesh = ("single",)
     if emit is not None and emit.suffix not in (".yaml", ".yml"):
         raise ParameterError("emit", f"{emit} must end in .yaml, as --mesh takes files")
     if sweep is not None and not 1 <= sweep <= MOST_DEVICES:

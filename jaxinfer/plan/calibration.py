@@ -20,6 +20,9 @@ from jaxinfer.plan.chip import (
     read_chip,
 )
 
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "calibrations", _PACKAGE.parent / "configs" / "calibrations")
+"""Folders of an installed package (pyproject.toml puts the files there), and of a checkout."""
 _MOST_BYTES = 1 << 20
 _RATES, _SECONDS, _BYTES = (1e3, 1e30), (1e-12, 1e4), (1, 1e18)
 """Limits of plausible values: rates a second, seconds and bytes."""
@@ -29,19 +32,26 @@ _NAMES.pop("products")
 
 
 def read_calibration(file: Path) -> Chip:
-    """The chip that a file names, with what was measured: JSON as `benchmarks/calibrate.py` writes it. Raises
-    ParameterError `calibration` that names the key and what is allowed."""
+    """The chip that a file names, with what was measured: JSON as `benchmarks/calibrate.py` writes it. file: or the
+    name of one that is shipped. Raises ParameterError `calibration` that names the key and what is allowed."""
+    file = _shipped().get(str(file), file)
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise _refused(file, "is larger than 1 MiB")
         values = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _refused(file, f"cannot be read: {error.strerror}") from None
+        known = ", ".join(_shipped())
+        raise _refused(file, f"cannot be read: {error.strerror}; give a file, or one of {known}") from None
     except (ValueError, RecursionError):
         raise _refused(file, "is not JSON") from None
     if not isinstance(values, dict):
         raise _refused(file, "must be an object")
     return calibrated_chip(values, file)
+
+
+def _shipped() -> dict[str, Path]:
+    """The shipped files, by name."""
+    return {file.stem: file for folder in _FOLDERS for file in sorted(folder.glob("*.json"))}
 
 
 def calibrated_chip(values: Mapping[str, Any], file: Path) -> Chip:

@@ -97,7 +97,8 @@ class ServiceReport(NamedTuple):
 class MeshReport(NamedTuple):
     """A mesh for the requests that are asked about. step: of one device, to decode. lacking: bytes that a device lacks
     for one request; remedies: what would make it fit. service: None: none within the limits. curve: for 1, 2, 4
-    requests, and so on, whatever the limits. compiled: why nothing was, or None if nothing was to be."""
+    requests, and so on, to as many as have slots and blocks, whatever the limits. compiled: why nothing was, or None if
+    nothing was to be."""
 
     plan: MeshPlan
     step: StepTime
@@ -153,7 +154,10 @@ def _of_mesh(
 ) -> MeshReport:
     workload, limits = question.workload, question.limits
     tokens, found = workload.tokens_in + workload.tokens_out, best_service(plan, workload, question.batch, limits)
-    batch, most = (question.batch if found is None else found.batch), service(plan, workload, question.batch).batch
+    batch, most = (
+        (question.batch if found is None else found.batch),
+        service(plan, workload, plan.shapes.all_seqs).batch,
+    )
     lacking = 0 if plan.holds(tokens) else max(plan.lacks(tokens), 1)
     return MeshReport(
         plan,
@@ -164,7 +168,7 @@ def _of_mesh(
         _pipeline(plan, batch, workload.middle) if plan.stages else None,
         None if plan.drafter is None else _drafts(plan, plan.drafter, batch, workload.middle),
         None if found is None else _service(found, plan.chips, question),
-        [service(plan, workload, count) for count in _batches(most)],
+        [service(plan, workload, count) for count in sorted({*_batches(most), min(batch, most)})],
         compiled,
     )
 

@@ -116,8 +116,9 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.run(arguments) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tp2"))
     assert all(f"<td>{cell}</td>" in written for cell in row.split())
-    assert [one["batch"] for one in first["curve"]] == [one["batch"] for one in second["curve"]] == [1, 2, 4, 6]
-    assert first["curve"][-1]["tokens_per_second"] == first["service"]["tokens_per_second"]
+    batches = [1, 2, 4, 6, 8, 16, 32, 64, 128, 256]
+    assert [one["batch"] for one in first["curve"]] == [one["batch"] for one in second["curve"]] == batches
+    assert first["curve"][3]["tokens_per_second"] == first["service"]["tokens_per_second"]
 
 
 def test_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,20 +12,21 @@ import pytest
 
 from jaxinfer.build.fitted import fitted_shapes
 from jaxinfer.cli import plan
-from jaxinfer.config import EngineConfig, ModelConfig
+from jaxinfer.config import EngineConfig, ModelConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.calibration import read_calibration
-from jaxinfer.plan.chip import Table, read_chip
+from jaxinfer.plan.chip import Chip, Table, read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.work import ShardRows
 from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.runner.fit import fitting
 from jaxinfer.runner.fit.sizes import plan_shapes, this_device
 from jaxinfer.runner.step.stage import StagedModel
+from tests.material import REPOSITORY
 from tests.runner.devices import run_on_devices
 from tests.runner.mesh_matrix import MODELS
 
@@ -274,3 +275,37 @@ def compare_pages() -> None:
 def test_pages_on_a_cpu_are_those_of_the_engine() -> None:
     """On one device and on eight."""
     run_on_devices(compare_pages, 8)
+
+
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_the_shipped_figures_of_an_h100_give_what_was_measured_on_one() -> None:
+    """Decode steps with CUDA graphs, as they are by default, and prompts: within 15 %. Peak rates are further off."""
+    parts = json.loads((REPOSITORY / "benchmarks" / "results" / "h100_steps.json").read_text())["parts"]
+    prompts = [step for step in parts["steps-large"]["steps"] if step["kind"] == "prefill"]
+    steps = [*parts["loops-large"]["steps"], *prompts]
+    asked = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=256))
+
+    def ratios(chip: Chip) -> list[float]:
+        planned = plan_mesh(asked, parse_config(LLAMA_8B), ONE_DEVICE, "one", chip)
+        return [planned.time(_rows_of(step)).seconds * 1e3 / step["step_ms"] for step in steps]
+
+    assert len(steps) == 5
+    found = ratios(read_calibration(Path("h100")))
+    assert found == pytest.approx([1.0] * 5, abs=0.15), found
+    assert min(ratios(read_chip("h100"))) < 0.6
+
+
+def _rows_of(step: dict[str, Any]) -> ShardRows:
+    before = 1024 if step["kind"] == "decode" else 0
+    return ShardRows(step["rows"], step["tokens_a_row"], before)
+
+
+def test_a_name_that_is_no_file_is_told_what_is_shipped() -> None:
+    with pytest.raises(ParameterError, match=r"cannot be read: No such file or directory; give a file, or one of h100"):
+        read_calibration(Path("h200"))

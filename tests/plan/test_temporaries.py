@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.config import EngineConfig, ModelConfig, ParallelConfig
+from jaxinfer.config import EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from jaxinfer.folder_files import read_object
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
@@ -74,7 +74,8 @@ def estimate_of(row: dict[str, Any]) -> int:
     file = next(material("configs").glob(f"{row['model']}*.json"))
     mesh = asked_mesh(ParallelConfig(mesh=row["mesh"]))
     assert mesh.topology is not None
-    asked, chip = EngineConfig(load=ModelConfig(max_model_len=8192)), read_chip(mesh.topology.target)
+    chip = read_chip(mesh.topology.target)
+    asked = EngineConfig(load=ModelConfig(max_model_len=8192), scheduler=SchedulerConfig(max_num_seqs=256))
     return plan_mesh(asked, parse_config(read_object(file)), mesh, row["mesh"], chip).estimated_temporaries
 
 

@@ -15,7 +15,9 @@ from jaxinfer.speculation import read_speculation
 log = logging.getLogger(__name__)
 
 MOST_SLOTS = 256
-"""Most slots if no number was asked for."""
+"""Most slots on a GPU or TPU if no number was asked for."""
+_MOST_SLOTS_LARGE = 1024
+"""The same where a device is large: requests that are short fill more of them."""
 _PROMPT_SCORED = 64
 """Positions of prompts that a step scores beside a row of every slot."""
 _LARGE_DEVICE = 60 * 2**30
@@ -135,7 +137,7 @@ def _default_num_seqs(device: Device, state: int) -> int:
     device's memory."""
     if device.platform == "cpu":
         return 32
-    slots = MOST_SLOTS
+    slots = _MOST_SLOTS_LARGE if device.memory is not None and device.memory >= _LARGE_DEVICE else MOST_SLOTS
     while device.memory is not None and slots > 32 and slots * state > device.memory * _STATE_SHARE:
         slots //= 2
     return slots
