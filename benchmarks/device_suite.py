@@ -5,7 +5,7 @@ Parts run in the order of their worth, each in a process of its own with a time 
 out of memory ends alone; each writes its JSON as it goes, before the next begins. Nothing is downloaded: models are
 created on the spot, with random weights.
 
-    python benchmarks/device_suite.py [--out DIR] [--json FILE] [--parts a,b] [--budget SECONDS]
+    python benchmarks/device_suite.py [--out DIR] [--json FILE] [--parts a,b] [--minutes N]
 
 The parts:
 """
@@ -35,6 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _BUDGETS = {"gpu": 530, "tpu": 1800, "cpu": 530}
 """Seconds for everything, by platform. That for a TPU is a guess."""
 _LEAST_SECONDS = 15
+_WRITING_SECONDS = 30
 _KERNELS = REPOSITORY / "kernels"
 
 
@@ -221,8 +222,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", metavar="FILE", help="everything in one file, too")
     parser.add_argument("--parts", type=_parts, default=PARTS, metavar="a,b", help="only these, in this order")
-    budget = "for everything; by default 530, on a TPU 1800"
+    budget = "for everything; by default 530 s, on a TPU 1800"
     parser.add_argument("--budget", type=float, metavar="SECONDS", help=budget)
+    parser.add_argument("--minutes", type=float, help="the same in minutes, less half a one to write results")
     parser.add_argument(
         "--synthetic-acceptance",
         type=float,
@@ -231,7 +233,12 @@ def _arguments() -> argparse.Namespace:
         help="how often a draft is kept whose predecessors are, in the parts `drafts-*`: weights are random (0.8)",
     )
     parser.add_argument("--form", choices=list(FORMS), help="sizes; by default the device's")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.minutes is not None:
+        if asked.budget is not None or asked.minutes < 1:
+            parser.error("--minutes: must be at least 1, and not beside --budget")
+        asked.budget = 60 * asked.minutes - _WRITING_SECONDS
+    return asked
 
 
 def _parts(text: str) -> tuple[Part, ...]:

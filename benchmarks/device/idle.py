@@ -113,8 +113,13 @@ def device_intervals(file: Path) -> list[Interval]:
 
 def intervals_of(data: Any) -> list[Interval]:
     """data: a profile, or what has its form."""
+    return [(event.start_ns, event.start_ns + event.duration_ns) for event in device_events(data)]
+
+
+def device_events(data: Any) -> list[Any]:
+    """Return everything that ran on a GPU or TPU in a profile."""
     return [
-        (event.start_ns, event.start_ns + event.duration_ns)
+        event
         for plane in data.planes
         for device, begin in _DEVICE_LINES.items()
         if plane.name.startswith(device)

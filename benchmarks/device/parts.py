@@ -38,11 +38,13 @@ def _steps(
 
 PARTS: tuple[Part, ...] = (
     Part("ceilings", "ceilings", 60, "what the device copies and multiplies"),
-    Part("serving", "serving", 170, "the workload through LLM; a cold start"),
-    _steps("steps-small", "small", 90, "steps of the small model"),
+    Part("starts", "starts", 150, "from the start of the server until it is ready, cold and warm, by part"),
+    Part("serving", "serving", 170, "the workload through LLM"),
     Part("idle", "idle", 100, "device idle between steps; a warm start"),
     Part("server", "server", 110, "the server under load: processes, HTTP, a stream for every slot"),
+    Part("kernel-times", "kernel_times", 110, "steps of the large model by kernel", {"size": "large"}),
     _steps("steps-large", "large", 110, "steps of the large model"),
+    _steps("steps-small", "small", 90, "steps of the small model"),
     Part("drafts-model", "drafts", 150, "the large model with a draft model", {"method": "draft_model"}),
     Part("drafts-head", "drafts", 110, "the large model with an EAGLE-3 head", {"method": "eagle3"}),
     Part("right", "right", 130, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),

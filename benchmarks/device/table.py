@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.kernel_bench.verdict import verdict_lines
 
+_KERNELS_SHOWN = 6
 Results = Mapping[str, Mapping[str, Any]]
 """Part to what it wrote."""
 
@@ -27,6 +28,10 @@ def lines(results: Results) -> Iterator[str]:
         if "start" in result:
             start = result["start"]
             yield f"{name}: start {start['start_seconds']} s, compile cache {start['compile_cache']}"
+        for kind, started in result.get("starts", {}).items():
+            yield f"{name}: ready after {started['seconds']['total']} s, {kind}"
+        for profile in result.get("profiles", ()):
+            yield from _kernel_times(name, profile)
         for kind in ("overlap", "no_overlap"):
             if "idle_share_by_time" in result.get(kind, ()):
                 yield _idle(kind, result["rows"], result[kind])
@@ -57,6 +62,12 @@ def _steps(name: str, result: Mapping[str, Any], copied: float | None, multiplie
         bandwidth = f"{row['gb_per_s']} GB/s ({share(row['gb_per_s'], copied)} of copy)"
         products = f"{row['tflops']} TFLOP/s ({share(row['tflops'], multiplied)} of matmul)"
         yield f"{name}: {row['kind']} {size}: {row['step_ms']} ms, {bandwidth if row['kind'] == 'decode' else products}"
+
+
+def _kernel_times(name: str, profile: Mapping[str, Any]) -> Iterator[str]:
+    size = f"{profile['kind']} {profile['rows']} x {profile['tokens_a_row']}"
+    for kernel in profile["kernels"][:_KERNELS_SHOWN]:
+        yield f"{name}: {size}: {kernel['us_a_step']} us, {kernel['a_step']} times: {kernel['name']}"
 
 
 def _drafts(name: str, result: Mapping[str, Any], copied: float | None) -> Iterator[str]:

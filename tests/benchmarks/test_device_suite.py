@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.device import right, vllm_peer
+from benchmarks.device import kernel_times, right, vllm_peer
 from benchmarks.device.context import Context
 from benchmarks.device.counts import matrix_elements, step_work
 from benchmarks.device.folder import tensor_shapes, write_folder
@@ -403,6 +403,21 @@ def test_parts_fit_together() -> None:
     assert all((folder / f"{part.module}.py").is_file() for part in PARTS)
 
 
+def test_kernels_are_summed_by_name() -> None:
+    events = [SimpleNamespace(name=name, duration_ns=1000 * us) for name, us in [("a", 9), ("b", 90), ("a", 18)]]
+    assert kernel_times.by_name(events) == [
+        {"name": "b", "a_step": 0.11, "us_a_step": 10.0},
+        {"name": "a", "a_step": 0.22, "us_a_step": 3.0},
+    ]
+
+
+@pytest.mark.parametrize("flags", [["--minutes", "0.5"], ["--minutes", "15", "--budget", "60"]])
+def test_minutes_are_one_at_least_and_the_only_limit(flags: list[str], tmp_path: Path) -> None:
+    done = run_suite(tmp_path, *flags)
+    assert done.returncode == 2
+    assert "--minutes: must be at least 1, and not beside --budget" in done.stderr
+
+
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     done = run_suite(tmp_path, "--parts", "ceilings,nonsense")
     assert done.returncode == 2
@@ -411,7 +426,9 @@ def test_unknown_parts_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_every_part_that_a_cpu_can_run(tmp_path: Path) -> None:
-    done = run_suite(tmp_path, "--parts", "ceilings,serving,steps-small,idle,steps-large,scan-small,scan-large")
+    done = run_suite(
+        tmp_path, "--parts", "ceilings,starts,serving,idle,kernel-times,steps-small,steps-large,scan-small,scan-large"
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.splitlines()[-1].startswith("serving: ")
     serving, idle = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("serving", "idle"))
@@ -423,6 +440,12 @@ def test_every_part_that_a_cpu_can_run(tmp_path: Path) -> None:
     assert [kind["idle_share_by_time"] for kind in kinds] == pytest.approx(shares, abs=1e-4)
     assert kinds[1]["context"] - kinds[0]["context"] >= 2 * TINY.steps
     assert all(json.loads(file.read_text())["complete"] for file in (tmp_path / "out").glob("s*-*.json"))
+    starts, times = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("starts", "kernel-times"))
+    assert starts["starts"]["cold"]["seconds"]["compile"] > starts["starts"]["warm"]["seconds"]["compile"] > 0
+    assert [(one["kind"], one["rows"], one["kernels"]) for one in times["profiles"]] == [
+        ("decode", 2, []),
+        ("prefill", 2, []),
+    ]
 
 
 @pytest.mark.long
