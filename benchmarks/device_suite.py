@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Suite(NamedTuple):
         file.unlink(missing_ok=True)
         began = time.time()
         deadline = min(self.deadline, began + part.seconds * self.form.patience)
-        with (self.out / f"{part.name}.log").open("w") as log:
+        with (self.out / f"{part.name}.log").open("w") as log, _held_back(signal.SIGTERM) as go_on:
             process = subprocess.Popen(
                 self._command(part, file, began, deadline),
                 cwd=self.work,
@@ -68,7 +68,7 @@ class Suite(NamedTuple):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            ended = _wait(process, deadline - time.time())
+            ended = _wait(process, deadline - time.time(), go_on)
         result = json.loads(file.read_text()) if file.exists() else {}
         return {**result, "ended": ended, "wall_seconds": round(time.time() - began, 1)}
 
@@ -161,9 +161,26 @@ def reason_to_skip(part: Part, form: Form, installed: Mapping[str, bool]) -> str
     return f"{', '.join(absent)} is not installed" if absent else None
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> str:
-    """Waits for a part, and ends it with all that it started when its time is up."""
+@contextlib.contextmanager
+def _held_back(number: signal.Signals) -> Iterator[Callable[[], None]]:
+    """Hold a signal back until what is given is called: a process that was just started is known by then."""
+    seen, before = list[int](), signal.signal(number, lambda *_: seen.append(1))
+
+    def go_on() -> None:
+        signal.signal(number, before)
+        if seen:
+            signal.raise_signal(number)
+
     try:
+        yield go_on
+    finally:
+        signal.signal(number, before)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, begun: Callable[[], None]) -> str:
+    """Waits for a part, and ends it with all that it started when its time is up. begun: is called first."""
+    try:
+        begun()
         return "done" if process.wait(max(seconds, 1)) == 0 else "failed"
     except subprocess.TimeoutExpired:
         return "out of time"

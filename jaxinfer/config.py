@@ -20,7 +20,7 @@ Quantization = Literal["none", "int8", "int4", "fp8", "int8-w8a8", "fp8-w8a8"]
 KVCacheDType = Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
 Device = Literal["auto", "cpu", "cuda", "gpu", "tpu"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu", "native"]
-CompileTime = Literal["first", "all", "lazy"]
+CompileTime = Literal["auto", "first", "all", "lazy"]
 
 
 @dataclass(frozen=True)
@@ -247,15 +247,15 @@ class RunnerConfig:
     attention_backend: AttentionBackend = "auto"
     """Paged attention's implementation; auto: the fastest on this device, checked and timed at start where there is a
     choice; on a CPU native, if it was built."""
-    compile: CompileTime = "first"
-    """When programs are compiled. first: before readiness those of a few sizes, to which steps are padded, and of the
-    other sizes while it serves; of several hosts all are compiled before. all: before readiness. lazy: each when it is
-    first needed, while the step waits."""
+    compile: CompileTime = "auto"
+    """When programs are compiled. first: those of a few sizes before readiness, to which steps are padded; the others
+    follow while requests are served. all: all before readiness, as always with several hosts. lazy: each when a step
+    first needs it. auto: all on a GPU, where compiling needs memory that steps use, else first."""
     compile_cache_dir: str | None = None
     """Folder of compiled programs; by default under the user's cache folder. `off` keeps none."""
     compile_cache_key: str | None = None
-    """File of at least 32 bytes that signs compiled programs in place of a key of this user: who knows it may use what
-    `jaxinfer compile` wrote on another machine."""
+    """File with a key (at least 32 bytes) that signs compiled programs, in place of this user's own: servers with the
+    same key load what `jaxinfer compile` wrote."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """CUDA graphs of a GPU's steps; auto: a step's program is one graph, unless XLA_FLAGS says otherwise; on: whatever
     it says; off: none."""

@@ -38,7 +38,7 @@ def _steps(
 
 PARTS: tuple[Part, ...] = (
     Part("ceilings", "ceilings", 60, "what the device copies and multiplies"),
-    Part("starts", "starts", 150, "from the start of the server until it is ready, cold and warm, by part"),
+    Part("starts", "starts", 200, "from the start of the server until it is ready, cold and warm, by part"),
     Part("serving", "serving", 170, "the workload through LLM"),
     Part("idle", "idle", 100, "device idle between steps; a warm start"),
     Part("server", "server", 110, "the server under load: processes, HTTP, a stream for every slot"),

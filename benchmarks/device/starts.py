@@ -6,11 +6,13 @@ from benchmarks.startup import start_once
 
 
 def measure(context: Context) -> None:
-    """Seconds from the start of the process until /readyz answers, by part, and MiB of host memory then."""
+    """Seconds from the start of the process until /readyz answers, by part, and MiB of host memory then; readiness
+    waits for all programs, and for those of few sizes."""
     folder, _ = small_folder(context)
     form, found = context.form, dict[str, object]()
     flags = [str(folder), "--max-num-seqs", str(form.slots), "--max-model-len", str(form.max_model_len)]
-    for kind in ("cold", "warm"):
-        started = start_once(context.work / "starts", flags, context.work / "starts.log")
+    for kind, when in (("cold", "all"), ("warm", "all"), ("first-cold", "first")):
+        cache = context.work / f"starts-{when}"
+        started = start_once(cache, [*flags, "--compile", when], context.work / "starts.log")
         found[kind] = {"seconds": started.seconds, "mib": started.mib}
         context.save(starts=found)

@@ -72,6 +72,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
         constraints=made.constraints,
         hosts=team.readings,
     )
+    if made.when == "first":
+        made.runner.sizes.start()
     seconds = laps.seconds(*made.runner.making_seconds)
     log.info("engine built in %s", seconds)
     return BuiltEngine(core, made.folder, seconds)

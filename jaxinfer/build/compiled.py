@@ -9,19 +9,20 @@ from jaxinfer.build.asked import StartRequest
 from jaxinfer.build.described import model_info
 from jaxinfer.build.fitted import Fitted
 from jaxinfer.build.folders import own_tokenizer
-from jaxinfer.config import EngineConfig
+from jaxinfer.config import CompileTime, EngineConfig
 from jaxinfer.engine.stats.step_cost import StepCosts
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.runner.fit.fitting import costs_of_stages
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.platform.values import platform_of
 from jaxinfer.runner.programs.store import open_store
 
 
 @dataclass(frozen=True)
 class CompiledEngine:
     """An engine's parts that every host has. constraints: None where the host does not schedule, or the model has no
-    tokenizer."""
+    tokenizer. when: programs were compiled."""
 
     runner: JaxRunner
     info: ModelInfo
@@ -29,6 +30,7 @@ class CompiledEngine:
     eos_token_ids: tuple[int, ...]
     costs: StepCosts
     constraints: Grammars | None
+    when: CompileTime
 
 
 def compile_programs(asked: StartRequest, fitted: Fitted) -> CompiledEngine:
@@ -38,12 +40,18 @@ def compile_programs(asked: StartRequest, fitted: Fitted) -> CompiledEngine:
     # It reads a tokenizer, which holds up all threads for a second or more: nobody waits for an answer yet.
     constraints = _grammars(config, fitted, declared.eos_token_ids) if asked.leads else None
     told = asked.progress.compiled if asked.progress else None
-    runner.warm_up(told, when=config.runner.compile, compiled=lambda: asked.team.agree("compiled", {}))
+    when = compile_time(config, fitted)
+    runner.warm_up(told, when=when, compiled=lambda: asked.team.agree("compiled", {}))
     heap.release()
-    if config.runner.compile == "first":
-        runner.sizes.start()
     parts = declared.source, declared.eos_token_ids, costs_of_stages(fitted.model), constraints
-    return CompiledEngine(runner, model_info(config, fitted), *parts)
+    return CompiledEngine(runner, model_info(config, fitted), *parts, when)
+
+
+def compile_time(config: EngineConfig, fitted: Fitted) -> CompileTime:
+    """When programs are compiled, without `auto`."""
+    asked = config.runner.compile
+    on_gpu = platform_of(fitted.model.parts[0].mesh) == "gpu"
+    return asked if asked != "auto" else "all" if on_gpu else "first"
 
 
 def _runner(config: EngineConfig, fitted: Fitted) -> JaxRunner:

@@ -18,7 +18,7 @@ _COMMANDS = {
     "models": "list the architectures that can be served, and what each was checked against",
     "inspect": "show what a model is made of, and what it takes of this machine",
     "plan": "what a model takes of meshes that need not be here, and how fast they could be",
-    "compile": "write the programs of a model's engine, for servers that start from them",
+    "compile": "compile a model's programs for servers to start from",
     "convert": "write a model in another form, as engines hold it or for others to read",
     "env": "show versions, devices, memory and what can run here",
 }

@@ -23,6 +23,7 @@ ABSENT = {
     "--trust-remote-code": "code of a model's folder is never run",
     "--enable-auto-tool-choice": _TOOLS,
     "--lazy-compile": "give --compile lazy",
+    "--no-lazy-compile": "give --compile first",
     "--enforce-eager": "every program is compiled; --compile lazy compiles each when it is first needed",
 }
 """Flag, and what is said of it."""

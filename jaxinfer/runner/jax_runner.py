@@ -237,7 +237,7 @@ class JaxRunner(DeviceRunner):
         """A reading, as `Runner.status`."""
         return RunnerStatus(
             tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat),
-            compile_counter.count - self._compiles_at_ready - self.sizes.compiled,
+            compile_counter.count - self._compiles_at_ready,
             _joined([load for stage in self.stages if (load := stage.expert_load()) is not None]),
         )
 

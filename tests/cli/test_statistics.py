@@ -48,4 +48,4 @@ def test_a_file_may_say_otherwise(tmp_path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("compile: all\n")
     assert parse_settings("chat", {}, ["--config", str(file)], engine=ONE_AT_A_TIME)[0].runner.compile == "all"
-    assert parse_settings("serve", {}, [])[0].runner.compile == "first"
+    assert parse_settings("serve", {}, [])[0].runner.compile == "auto"

@@ -14,7 +14,8 @@ from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.device.runner import Drafts
 from jaxinfer.engine.stats.step_timer import StepTimer
-from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.buckets import first_buckets, make_buckets, with_size
+from jaxinfer.engine.step.packed import PackedStep
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
@@ -190,6 +191,29 @@ def test_the_wait_for_drafts_is_one_for_masks() -> None:
     assert stats.steps.speculate_steps > 5
     assert stats.core.mask_wait_seconds == pytest.approx(0.02 * stats.steps.speculate_steps)
     assert stats.time.constrain_seconds == 0
+
+
+@pytest.mark.parametrize("grown", [(), ("rows", 2), ("rows", 16), ("checked", 4)])
+def test_masked_drafts_have_sizes_of_their_own(grown: tuple[str, int] | tuple[()]) -> None:
+    """Of which there may be more than of other steps, or fewer, while programs are added."""
+    shapes = small_shapes(200, drafting=Speculation(3, 1, 2), max_num_seqs=20, max_num_batched_tokens=32, max_scored=20)
+    sizes = list[int]()
+
+    class Growing(RecordingRunner):
+        def begin(self, step: PackedStep) -> float:
+            if step.kind is StepKind.SPECULATE:
+                sizes.append(step.bucket)
+            return super().begin(step)
+
+    runner = Growing(shapes)
+    runner.buckets = first_buckets(shapes)
+    if grown:
+        runner.buckets = with_size(runner.buckets, *grown)
+    core = core_of(runner, ahead=1)
+    for i in range(12):
+        core.add_request(constrained(f"{i}", tokens=6 + i, toy=Toy(5, 40, forces=False)))
+    run(core)
+    assert {8, 16} <= set(sizes) <= set(runner.buckets.checked)
 
 
 @pytest.mark.parametrize("at", FAULTS)

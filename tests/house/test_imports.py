@@ -109,7 +109,7 @@ ARROWS = {
     "models": (*BASE, *WEIGHTS, "model_config", "layers"),
     "convert": (*BASE, *WEIGHTS, "model_config", "models"),
     "plan": (*BASE, "parallel", "quantization", "model_config", "layers", "models", "engine", "runner", "build.sized"),
-    "runner": (*BASE, "quantization", "parallel", "model_config", "layers", "models", "engine"),
+    "runner": (*BASE, "heap", "quantization", "parallel", "model_config", "layers", "models", "engine"),
 }
 """What each package may import; `engine.kv` knows no sequence and no step. Composers put the parts together and may
 import any."""

@@ -383,21 +383,53 @@ def shared(folder: Path, content: bytes = KEY, mode: int = 0o600) -> CompileCach
     return cache
 
 
-@needs_root
-def test_what_a_chosen_key_signed_is_loaded_whoever_owns_it(tmp_path: Path, program: Any) -> None:
-    cache = shared(tmp_path / "cache")
-    ProgramStore(cache, "set", jax.devices()[:1]).save(("decode", 1), program)
+def test_what_a_chosen_key_signed_is_loaded_by_another_user(
+    tmp_path: Path, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of files that root or they themselves own. Without root's rights it is the same user, again."""
+    ProgramStore(shared(tmp_path / "cache"), "set", jax.devices()[:1]).save(("decode", 1), program)
     (file,) = tmp_path.glob("cache/jaxinfer-*/programs/set/decode-1")
-    assert file.stat().st_mode & 0o777 == 0o644
-    for path in (tmp_path / "cache").rglob("*"):
-        os.chown(path, OTHER, OTHER)
+    modes = [path.stat().st_mode & 0o777 for path in (file, *file.parents[:3])]
+    assert modes == [0o644, 0o755, 0o755, 0o755]
+    if os.geteuid() == 0:
+        monkeypatch.setattr(os, "geteuid", lambda: OTHER)
     again = ProgramStore(shared(tmp_path / "cache"), "set", jax.devices()[:1])
     assert again.load(("decode", 1)) is not None
-    content = file.read_bytes()
-    trace = tmp_path / "trace"
+    content, trace = file.read_bytes(), tmp_path / "trace"
     file.write_bytes(content[:32] + pickle.dumps(Bomb(trace)))
     assert again.load(("decode", 1)) is None
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o1770, 0o775])
+def test_a_shared_folder_that_others_can_write_to_is_refused(mode: int, tmp_path: Path) -> None:
+    """JAX's own cache, whose programs nobody signs, and notes of measurements lie in it."""
+    cache = shared(tmp_path / "cache")
+    cache.folder.chmod(mode)
+    with pytest.raises(
+        ParameterError, match=rf"{cache.folder}: others can change it \(user \d+, mode {mode:o}\)"
+    ) as error:
+        shared(tmp_path / "cache")
+    assert error.value.param == "compile_cache_dir"
+
+
+@needs_root
+def test_a_shared_folder_of_others_is_refused_before_anything_in_it_is_removed(tmp_path: Path) -> None:
+    cache = shared(tmp_path / "cache")
+    os.chown(cache.folder, OTHER, OTHER)
+    with pytest.raises(ParameterError, match="others can change it"):
+        shared(tmp_path / "cache")
+
+
+def test_nothing_is_removed_from_a_shared_folder(tmp_path: Path, program: Any) -> None:
+    """Servers that only read it do not tell what they use."""
+    cache = shared(tmp_path / "cache")
+    ProgramStore(cache, "old", jax.devices()[:1]).save(("decode", 1), program)
+    old = cache.folder / "programs" / "old"
+    for path in (old, old / "decode-1"):
+        os.utime(path, (0, 0))
+    ProgramStore(shared(tmp_path / "cache"), "new", jax.devices()[:1])
+    assert (old / "decode-1").is_file()
 
 
 def test_another_key_has_programs_of_its_own(tmp_path: Path, program: Any) -> None:
@@ -408,7 +440,11 @@ def test_another_key_has_programs_of_its_own(tmp_path: Path, program: Any) -> No
 
 @pytest.mark.parametrize(
     ("content", "mode", "told"),
-    [(bytes(31), 0o600, "holds 31 bytes; a key has at least 32"), (KEY, 0o666, "others can change it")],
+    [
+        (bytes(31), 0o600, "holds 31 bytes; a key has at least 32"),
+        (KEY, 0o666, r"others can change it .*mode 666"),
+        (KEY, 0o1666, "others can change it"),
+    ],
 )
 def test_what_is_no_key_is_refused(content: bytes, mode: int, told: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=told) as error:
@@ -421,11 +457,38 @@ def test_a_key_that_is_not_there_is_told(tmp_path: Path) -> None:
         open_cache(str(tmp_path), str(tmp_path / "none"))
 
 
-@needs_root
-def test_a_key_in_a_folder_of_others_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    key = tmp_path / "theirs" / "key"
-    key.write_bytes(KEY)
-    os.chown(key.parent, OTHER, OTHER)
-    with pytest.raises(ParameterError, match="others can change it"):
-        open_cache(str(tmp_path), str(key))
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_a_key_that_others_can_replace_is_refused(hops: int, tmp_path: Path) -> None:
+    """By a link to a file that everybody knows, say. Links in folders of one's own are followed."""
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    for folder in (theirs, mine):
+        folder.mkdir()
+    for name in ("a", "b"):
+        (mine / name).write_bytes(KEY)
+    key = mine / "a"
+    for hop in range(hops):
+        link = (theirs if hop == hops - 1 else mine) / f"link-{hop}"
+        link.symlink_to(key)
+        key = link
+    (mine / "last").symlink_to(key)
+    assert open_cache(str(tmp_path / "cache"), str(mine / "last")) is not None
+    (theirs if hops else mine).chmod(0o777)
+    with pytest.raises(ParameterError, match=r"others can change it .*mode 777"):
+        open_cache(str(tmp_path / "cache"), str(mine / "last"))
+
+
+def test_a_key_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ParameterError, match="it must be a file"):
+        open_cache(str(tmp_path / "cache"), str(tmp_path / "pipe"))
+    for name in ("a\0b", "~nobody-of-that-name/key"):
+        with pytest.raises(ParameterError) as error:
+            open_cache(str(tmp_path / "cache"), name)
+        assert error.value.param == "compile_cache_key"
+
+
+@pytest.mark.parametrize("folder", [None, "off"])
+def test_a_key_needs_a_folder(folder: str | None, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(KEY)
+    with pytest.raises(ParameterError, match="is of a compile_cache_dir that is given"):
+        open_cache(folder, str(tmp_path / "key"))

@@ -16,7 +16,6 @@ from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.platform.compile_cache import CompileCache
-from jaxinfer.runner.platform.compiles import compile_counter
 from jaxinfer.runner.programs.compiled import Programs
 from jaxinfer.runner.programs.store import open_store
 from jaxinfer.runner.programs.table import Name
@@ -103,15 +102,18 @@ def test_tokens_do_not_depend_on_when_programs_come(ahead: int, compiling: dict[
 def test_they_are_made_in_a_thread_and_no_step_compiles() -> None:
     runner = JaxRunner(MODEL, SHAPES)
     runner.warm_up(when="first")
-    before = compile_counter.here
+    before = len(runner.stages[0].programs.made)
     runner.sizes.start()
     core, rounds = make_core(runner, ahead=1), 0
+
+    def between(core: EngineCore, number: int) -> None:
+        assert runner.status().compiles_after_ready == 0
+
     while runner.buckets != make_buckets(SHAPES) or rounds == 0:
-        drive(core, [replace(request, request_id=f"{request.request_id}-{rounds}") for request in requests()])
+        drive(core, [replace(one, request_id=f"{one.request_id}-{rounds}") for one in requests()], between)
         rounds += 1
         assert rounds < 1000
-    assert compile_counter.here == before
-    assert runner.sizes.compiled >= len(MISSING)
+    assert len(runner.stages[0].programs.made) == before + len(MISSING)
     assert runner.status().compiles_after_ready == 0
     assert runner.late_programs.count == 0
     runner.close()
@@ -130,7 +132,7 @@ def test_a_size_whose_program_fails_is_left_out(compiling: dict[str, Any], caplo
     check_all(Judge(MODEL), requests(), drive(make_core(runner), requests()))
 
 
-def test_a_size_takes_as_long_as_the_next_larger_until_it_is_timed(compiling: dict[str, Any]) -> None:
+def test_a_size_is_taken_to_last_as_long_as_the_next_larger(compiling: dict[str, Any]) -> None:
     runner = started()
     seconds = dict(runner.step_seconds)
     assert (StepKind.DECODE, 2) not in seconds

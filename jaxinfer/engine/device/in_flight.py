@@ -54,7 +54,7 @@ class InFlightSteps:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:
             self._runner.submit(CopyBlocks(copies))
-        step = self._packer.pack(plan)
+        step = self._packer.pack(plan, masked=before_sampling is not None)
         self._runner.submit(Start(step, samples=before_sampling is None))
         if before_sampling is not None:
             drafts = step.kind is StepKind.SPECULATE

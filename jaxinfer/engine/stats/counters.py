@@ -162,8 +162,8 @@ class ExpertStats:
 class DeviceStats:
     """The runner's programs, and bytes of each device."""
 
-    compiles_after_ready: int = counter("jaxinfer:compiles_after_ready", "Programs compiled after readiness; anything "
-                                        "but 0 is a defect.")
+    compiles_after_ready: int = counter("jaxinfer:compiles_after_ready", "Programs that a step waited for to be "
+                                        "compiled; anything but 0 is a defect.")
     memory_used: tuple[int, ...] = shown(_MEMORY.at("used"), default=())
     memory_peak: tuple[int, ...] = shown(_MEMORY.at("peak"), default=())
     memory_limit: tuple[int, ...] = shown(_MEMORY.at("limit"), default=())

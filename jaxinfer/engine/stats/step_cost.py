@@ -88,7 +88,7 @@ class StepCostTotals:
             self._decode_rows.append(_Rows(plan.starts[:decode], plan.samples[:decode]))
             self._chunks.append(_Rows(plan.starts[decode:], plan.counts[decode:]))
         elif decode:
-            self._decoded.append((decode, most_rows(plan, self._shapes)))
+            self._decoded.append((decode, bucket_of(most_rows(plan, self._shapes), self._buckets().rows)))
             self._decode_rows.append(_Rows(plan.starts, plan.counts))
         if len(self._decode_rows) >= _BATCH:
             self.count()
@@ -105,9 +105,9 @@ class StepCostTotals:
 
     def count(self) -> None:
         """Counts what was added and not counted yet."""
-        for (rows, most), steps in Counter(self._decoded).items():
+        for (rows, size), steps in Counter(self._decoded).items():
             self.decode_steps += steps
-            padded = bucket_of(most, self._buckets().rows) * self._shapes.shards - rows
+            padded = size * self._shapes.shards - rows
             self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=padded), steps)
         self._decoded.clear()
         decode, chunks = _joined(self._decode_rows), _joined(self._chunks)

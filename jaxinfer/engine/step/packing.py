@@ -30,9 +30,12 @@ class Packer:
         """The sizes that may be packed for now."""
         return self._buckets()
 
-    def pack(self, plan: StepPlan) -> PackedStep:
-        """A plan with rows."""
-        return self._pack(plan, bucket_of_plan(plan, self.buckets, self._shapes))
+    def pack(self, plan: StepPlan, masked: bool = False) -> PackedStep:
+        """A plan with rows. masked: one that drafts waits for masks of its drafts."""
+        buckets = self.buckets
+        if masked and plan.kind is StepKind.SPECULATE and self._shapes.stages == 1:
+            buckets = buckets._replace(rows=buckets.checked)
+        return self._pack(plan, bucket_of_plan(plan, buckets, self._shapes))
 
     def padding(self, kind: StepKind, bucket: int) -> PackedStep:
         """A step that computes nothing, to run a program once."""

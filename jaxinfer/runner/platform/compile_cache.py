@@ -2,7 +2,7 @@
 
 Programs run when they are loaded, so whoever can put one into the cache runs code as the user who loads it. A cache's
 folder may be shared: each user has a folder of their own in it, named after their key, and trusts what the key signed.
-With a key that an operator chose, all who know it share a folder, whoever owns it.
+With a key that an operator chose, those who know it share a folder that nobody but they and root can write to.
 Folders that the user has not used for a month are removed: each key that is lost leaves one behind.
 """
 
@@ -28,6 +28,8 @@ from jaxinfer.runner.platform.owner_only import (
     others_can_replace,
     read_file,
     read_trusted,
+    refuse_open,
+    refuse_writable,
     write_file,
     write_once,
 )
@@ -43,8 +45,8 @@ UNUSED_SECONDS = 30 * 24 * 3600.0
 
 
 class CompileCache(NamedTuple):
-    """folder: one that only this user can enter, or that stands for it; without links. key: secret, of this user.
-    shared: the key is one that others know, too, and the folder may be theirs."""
+    """folder: one that only this user can enter, or that stands for it; without links. key: secret, of this user, or if
+    shared of an operator; the folder may be root's then, and nobody else can write to it."""
 
     folder: Path
     key: bytes
@@ -56,19 +58,21 @@ class CompileCache(NamedTuple):
         return os.access(self.folder, os.W_OK | os.X_OK)
 
     def read(self, file: Path) -> bytes:
-        """Read a file whose signature is still to be looked at. Raises OSError."""
-        return file.read_bytes() if self.shared else read_file(file)
+        """Read a file whose signature is still to be checked. Raises OSError."""
+        return read_trusted(file) if self.shared else read_file(file)
 
     def write(self, file: Path, content: bytes) -> None:
         """Puts a file there, whole or not at all. Raises OSError."""
         write_file(file, content, 0o644 if self.shared else 0o600)
 
     def make_folder(self, folder: Path) -> None:
-        """Makes a folder whose parent exists. Raises OSError."""
-        if self.shared:
-            folder.mkdir(exist_ok=True)
-        else:
-            make_folder(folder)
+        """Make a folder whose parent exists. Raises OSError."""
+        if not self.shared:
+            return make_folder(folder)
+        if not folder.is_dir():
+            folder.mkdir()
+            folder.chmod(0o755)
+        return refuse_writable(folder.resolve())
 
     def signature(self, name: str, content: bytes) -> bytes:
         """Sign a file's content under its name: a file that is put in another's place has another signature."""
@@ -82,16 +86,24 @@ def open_cache(folder: str | None, key_file: str | None = None) -> CompileCache 
     `folder`, if one is given. Raises ParameterError where `folder` cannot be made or the key is none. What else is in
     the way is logged.
     """
+    if key_file is not None and folder in (None, "off"):
+        raise ParameterError("compile_cache_key", "is of a compile_cache_dir that is given")
     base = _made(folder)
     if base is None:
         return None
-    chosen = None if key_file is None else _chosen_key(key_file)
+    chosen = None if key_file is None else read_key(key_file)
     try:
         key = chosen or user_key(None if folder is None else base)
         own = base / (_PREFIX + hashlib.sha256(b"jaxinfer cache " + key).hexdigest()[:16])
         cache = CompileCache(own, key, shared=chosen is not None)
         cache.make_folder(own)
-        _remove_unused(base, own)
+        if chosen is None:
+            _remove_unused(base, own)
+    except NotPrivateError as error:
+        if chosen is not None:
+            raise ParameterError("compile_cache_dir", f"{error.filename}: {error.strerror}") from None
+        log.warning("no compiled programs are kept: %s: %s", error.filename or base, error.strerror)
+        return None
     except OSError as error:
         log.warning("no compiled programs are kept: %s: %s", error.filename or base, error.strerror)
         return None
@@ -103,7 +115,7 @@ def open_cache(folder: str | None, key_file: str | None = None) -> CompileCache 
 def is_safe_by_itself(cache: CompileCache) -> bool:
     """True where nobody else can put files into the cache, so that those without a signature can be trusted, too."""
     with contextlib.suppress(OSError):
-        return not others_can_replace(cache.folder)
+        return not others_can_replace(cache.folder)  # nor write to it: it is private, or was checked when it was opened
     return False
 
 
@@ -115,23 +127,21 @@ def user_key(cache: Path | None = None) -> bytes:
     return _key_in(_key_folder(cache))
 
 
-def _chosen_key(file: str) -> bytes:
+def read_key(file: str, *, make: bool = False) -> bytes:
+    """Read an operator's key; make: a new one if there is none. Raises ParameterError."""
     try:
-        key = read_trusted(Path(file).expanduser())
+        path = Path(file).expanduser()
+        if make and not path.exists():
+            refuse_open(path.absolute().parent.resolve(strict=True))
+            write_once(path, secrets.token_bytes(_KEY_BYTES))
+        key = read_trusted(path)
     except OSError as error:
-        raise ParameterError("compile_cache_key", f"{file}: {error.strerror}") from None
+        raise ParameterError("compile_cache_key", f"{error.filename or file}: {error.strerror}") from None
+    except (ValueError, RuntimeError) as error:  # a zero byte, a user without a home
+        raise ParameterError("compile_cache_key", f"{file!r}: {error}") from None
     if len(key) < _KEY_BYTES:
         raise ParameterError("compile_cache_key", f"{file} holds {len(key)} bytes; a key has at least {_KEY_BYTES}")
     return key
-
-
-def make_key(file: Path) -> None:
-    """Makes a file of a new key, unless it is there. Raises ParameterError."""
-    try:
-        if not file.exists():
-            write_once(file, secrets.token_bytes(_KEY_BYTES))
-    except OSError as error:
-        raise ParameterError("compile_cache_key", f"{file} cannot be made: {error.strerror}") from None
 
 
 def _key_folder(cache: Path | None) -> Path:

@@ -1,6 +1,8 @@
 """CompileCounter: how many programs XLA compiled in this process, those read from the cache included."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 
@@ -9,7 +11,7 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 class CompileCounter:
-    """Counts compilations since it was made, in whichever thread they happen."""
+    """Counts compilations since it was made, in whichever thread they happen, but for those that are made `apart`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,10 +24,14 @@ class CompileCounter:
     def count(self) -> int:
         return self._count
 
-    @property
-    def here(self) -> int:
-        """Compilations in this thread."""
-        return getattr(self._here, "count", 0)
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Do not count what this thread compiles inside."""
+        self._here.apart = True
+        try:
+            yield
+        finally:
+            self._here.apart = False
 
     @property
     def cached_here(self) -> int:
@@ -34,9 +40,8 @@ class CompileCounter:
 
     def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _EVENT:
-            self._here.count = self.here + 1
             with self._lock:
-                self._count += 1
+                self._count += not getattr(self._here, "apart", False)
 
     def _listen_to_cache(self, event: str, **kwargs: str | int) -> None:
         if event == _CACHE_HIT:

@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner, this user, can read or change, and files that others may read."""
+"""Files and folders of this user alone, and those that nobody but this user and root can change."""
 
 import contextlib
 import os
@@ -6,6 +6,9 @@ import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+_MOST_LINKS = 40
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
@@ -29,11 +32,44 @@ def read_file(file: Path) -> bytes:
 
 
 def read_trusted(file: Path) -> bytes:
-    """Read a file that only this user or root can have written, behind links or not. Raises OSError."""
-    found = file.resolve(strict=True)
-    if _lets_others_in(found.stat()) or others_can_replace(found.parent):
-        raise NotPrivateError(0, "others can change it", str(file))
-    return found.read_bytes()
+    """Read a file that nobody but this user and root can change or put in the place of another, behind links or not.
+
+    Raises OSError.
+    """
+    place = file.absolute()
+    for _ in range(_MOST_LINKS):
+        place = place.parent.resolve(strict=True) / place.name
+        refuse_open(place.parent)
+        if not place.is_symlink():
+            break
+        place = place.parent / place.readlink()
+    descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotPrivateError(0, "it must be a file", str(place))
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE:
+            raise NotPrivateError(0, _changed_by_others(found), str(place))
+        return stream.read()
+
+
+def refuse_open(folder: Path) -> None:
+    """Raise NotPrivateError, which names the place, if anybody but this user and root can put another folder in the
+    place of this one or of one above it. folder: without links."""
+    for place in (folder, *folder.parents):
+        if _lets_others_in(found := place.stat()):
+            raise NotPrivateError(0, _changed_by_others(found), str(place))
+
+
+def refuse_writable(folder: Path) -> None:
+    """Raise NotPrivateError as `refuse_open`, and if anybody else can put a file into the folder."""
+    refuse_open(folder)
+    if (found := folder.stat()).st_mode & _WRITABLE:
+        raise NotPrivateError(0, _changed_by_others(found), str(folder))
+
+
+def _changed_by_others(found: os.stat_result) -> str:
+    return f"others can change it (user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}): chown or chmod go-w"
 
 
 def write_file(file: Path, content: bytes, mode: int = 0o600) -> None:
@@ -83,7 +119,7 @@ def others_can_replace(folder: Path) -> bool:
 
 def _lets_others_in(found: os.stat_result) -> bool:
     mine = found.st_uid in (0, os.geteuid())
-    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    shared = found.st_mode & _WRITABLE
     return not mine or bool(shared and not found.st_mode & stat.S_ISVTX)
 
 

@@ -1,4 +1,4 @@
-"""Programs: every program an engine may run, compiled before it is ready."""
+"""Programs: every program an engine may run, compiled before it is ready or while it serves."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ import jax
 
 from jaxinfer.config import RunnerConfig
 from jaxinfer.engine.device.runner import LatePrograms
-from jaxinfer.engine.step.buckets import Buckets
+from jaxinfer.engine.step.buckets import Buckets, make_buckets
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.platform.compiles import compile_counter
@@ -53,8 +53,9 @@ class Programs:
     """Compiled programs by name. A program never compiles again: other shapes are an error.
 
     options: of XLA, by default what the engine sets on the model's platform. store: where programs are kept from one
-    start to the next, by default nowhere. table: what they are, by default those of a whole model. late: those that
-    nothing compiled before they were needed. compiling: while one of them is made. seconds: what `make` took.
+    start to the next, by default nowhere; unkept: those that it could not keep. table: what they are, by default those
+    of a whole model. late: those that nothing compiled before they were needed. compiling: while one of them is made.
+    seconds: what `make` took.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class Programs:
         store: ProgramStore | None = None,
         table: ProgramTable | None = None,
     ):
-        self._store = store
+        self._shapes, self._store = shapes, store
+        self.unkept: set[Name] = set()
         # A name that JAX's cache does not know: what comes from there cannot be kept, since XLA on a CPU writes no
         # program that it has read ("Function … not found" when it is run; jax 0.10.2).
         self._mark = f"_{secrets.token_hex(4)}" if store is not None and store.writable else ""
@@ -84,7 +86,7 @@ class Programs:
     @property
     def names(self) -> tuple[Name, ...]:
         """All programs, the largest of a kind first."""
-        return self.table.names
+        return self.names_of(make_buckets(self._shapes))
 
     def names_of(self, buckets: Buckets) -> tuple[Name, ...]:
         """The programs of some sizes."""
@@ -152,8 +154,8 @@ class Programs:
         """Compiles a program, and keeps it where there is a store. True where JAX's cache had it."""
         before = compile_counter.cached_here
         self._compiled[name] = lowered.compile(compiler_options=self.options)
-        if self._store is not None and self._store.writable:
-            self._store.save(name, self._compiled[name])
+        if self._store is not None and self._store.writable and not self._store.save(name, self._compiled[name]):
+            self.unkept.add(name)
         return compile_counter.cached_here > before
 
     def lower(self, name: Name) -> Any:
@@ -171,7 +173,9 @@ class Programs:
     def add(self, name: Name) -> None:
         """Reads or compiles one program, in this thread."""
         if self._load(name) is None:
-            self._compile_lowered(name, self.lower(name))
+            with no_collections():
+                lowered = self.lower(name)
+            self._compile_lowered(name, lowered)
 
     def _compile_late(self, name: Name) -> Any:
         start = time.perf_counter()

@@ -20,8 +20,8 @@ _NO_MATTER = (
 )  # fmt: skip
 """Settings of JAX whose names begin so leave a program what it is."""
 FOLLOWED = (
-    "runner", "layers", "models", "model_config", "quantization", "parallel", "checkpoint", "engine/step",
-    "engine/__init__.py",
+    "runner", "layers", "models", "model_config", "quantization", "parallel", "checkpoint", "config_json",
+    "engine/step", "engine/__init__.py",
     "config.py", "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "constraint.py",
     "structural_tag.py", "speculation.py", "errors.py", "folder_files.py", "version.py",
 )  # fmt: skip

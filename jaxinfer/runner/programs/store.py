@@ -39,8 +39,8 @@ class ProgramStore:
     """The programs of one model, shapes, device and version of everything, in a folder of its own.
 
     A file that cannot be read, or a program that cannot be written, is as if it were not there. Files hold machine code
-    and pickles, which run when they are loaded, behind a signature by the cache's key: what nobody made who
-    knows the key, this user as a rule, is not looked at. writable: whether anything can be kept.
+    and pickles, which run when they are loaded, behind a signature by the cache's key: what was
+    signed by another key, or by none, is not loaded. writable: whether anything can be kept.
     """
 
     def __init__(self, cache: CompileCache, name: str, devices: Sequence[Any]):
@@ -69,13 +69,15 @@ class ProgramStore:
             log.warning("a kept program is made again: %s: %s", file, error)
             return None
 
-    def save(self, name: Name, compiled: Any) -> None:
-        """Keeps a program. One that calls back into Python, as an interpreted kernel does, cannot be kept."""
+    def save(self, name: Name, compiled: Any) -> bool:
+        """Keep a program; False if it cannot be, as one that calls back into Python, like an interpreted kernel."""
         try:
             kept = pickle.dumps(serialize(compiled))
             self._cache.write(self._file(name), self._signature(self._file(name), kept) + kept)
         except Exception as error:
             log.info("program %s %d is not kept: %s", *name, error)
+            return False
+        return True
 
     def _signature(self, file: Path, content: bytes) -> bytes:
         return self._cache.signature(f"{self._folder.name}/{file.name}", content)
@@ -98,9 +100,10 @@ def _prepare(cache: CompileCache, folder: Path) -> bool:
     try:
         cache.make_folder(folder.parent)
         cache.make_folder(folder)
-        os.utime(folder)
-        _remove_unused(folder)
-        _remove_abandoned(folder)
+        if not cache.shared:  # servers that only read do not tell that they use a set
+            os.utime(folder)
+            _remove_unused(folder)
+            _remove_abandoned(folder)
     except NotPrivateError as error:
         log.warning("programs are not kept: %s: %s", error.filename, error.strerror)
         return False
