@@ -29,8 +29,8 @@ def sizes(device: Device = CPU, vocab_size: int = 100, shards: int = 1, **settin
 @pytest.mark.parametrize(
     ("name", "memory", "expected"),
     [
-        ("cpu", None, (32, 512)), ("gpu", 24 * GIB, (256, 2048)), ("gpu", 139 * GIB, (256, 8192)),
-        ("tpu", 16 * GIB, (256, 2048)), ("tpu", 95 * GIB, (256, 8192)), ("gpu", 63 * GIB, (256, 8192)),
+        ("cpu", None, (32, 512)), ("gpu", 24 * GIB, (256, 2048)), ("gpu", 139 * GIB, (1024, 8192)),
+        ("tpu", 16 * GIB, (256, 2048)), ("tpu", 95 * GIB, (1024, 8192)), ("gpu", 63 * GIB, (1024, 8192)),
     ],
 )  # fmt: skip
 def test_the_device_decides(name: str, memory: int | None, expected: tuple[int, int]) -> None:
