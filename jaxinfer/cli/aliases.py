@@ -32,6 +32,7 @@ ALIASES: Mapping[str, Callable[[str, str], Given]] = {
     "--max-batch-size": _renamed("--max-num-seqs"),
     "--max-decode-batch": _renamed("--max-num-seqs"),
     "--max-running-requests": _renamed("--max-num-seqs"),
+    "--num-gpu-blocks-override": _renamed("--num-blocks"),
     "--max-seq-len": _renamed("--max-model-len"),
     "--context-length": _renamed("--max-model-len"),
     "--chunked-prefill-size": _renamed("--max-num-batched-tokens"),

@@ -1,5 +1,6 @@
 """`jaxinfer compile`: writes the programs of an engine, for servers that start from them elsewhere."""
 
+import shlex
 from collections.abc import Sequence
 
 from jaxinfer.cli.settings import parse_settings
@@ -15,9 +16,11 @@ def run(arguments: Sequence[str]) -> int:
         raise ParameterError("compile", f"{config.runner.compile} leaves programs out; leave the flag out")
     folder, key = config.runner.compile_cache_dir, config.runner.compile_cache_key
     if folder in (None, "off"):
-        raise ParameterError("compile_cache_dir", "is missing; give the folder to write, as --compile-cache-dir DIR")
+        raise JaxinferError("--compile-cache-dir DIR is missing: the folder to write")
     if key is None:
-        raise ParameterError("compile_cache_key", "is missing; give a file, which is made if it is not there")
+        raise JaxinferError(
+            "--compile-cache-key FILE is missing: it signs the programs, and is made if it does not exist"
+        )
     from jaxinfer.build import compile_engine
     from jaxinfer.runner.platform.compile_cache import read_key
 
@@ -29,6 +32,6 @@ def run(arguments: Sequence[str]) -> int:
     runner.close()
     if kept < made:
         raise JaxinferError(f"{made - kept} of {made} programs could not be written to {folder}")
-    print(f"{made} programs are in {folder}. On devices like these, with the same flags:")
-    print(f"  jaxinfer serve {config.model} --compile-cache-dir {folder} --compile-cache-key {key}")
+    print(f"{made} programs are in {folder}, signed with the key in {key}. To serve from them, on devices like these:")
+    print(f"  jaxinfer serve {shlex.join(arguments)}")
     return 0

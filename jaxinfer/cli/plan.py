@@ -184,8 +184,10 @@ def _flags(
     from jaxinfer.plan.service import Workload
 
     if not mesh and sweep is None and not fit:
-        if chip is None:
-            raise ParameterError("mesh", "needs one at least, or a --chip: one of it, or with --sweep or --fit more")
+        if chip is None and calibration is None:
+            raise ParameterError(
+                "mesh", "is missing; give one, or --chip for one device, with --sweep or --fit for more"
+            )
         mesh = ("single",)
     if emit is not None and emit.suffix not in (".yaml", ".yml"):
         raise ParameterError("emit", f"{emit} must end in .yaml, as --mesh takes files")

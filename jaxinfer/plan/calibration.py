@@ -79,7 +79,7 @@ def calibrated_chip(values: Mapping[str, Any], file: Path) -> Chip:
         memory = known.memory._replace(bytes_per_second=rate * known.devices, source=source)
         of_chip = {kind: each * known.devices for kind, each in rates.items()}
         chip = known._replace(memory=memory, ops_per_second={**known.ops_per_second, **of_chip}, ops_source=source)
-    return chip._replace(measured=measured)
+    return chip._replace(measured=measured, calibrated=True)
 
 
 def _cpu(device: str, memory: ChipMemory, rates: Mapping[str, float], source: str) -> Chip:

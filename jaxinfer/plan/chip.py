@@ -88,7 +88,7 @@ class Chip(NamedTuple):
     """name: of its file. devices: that JAX has of it. ops_per_second: by the type of a product's operands; a
     multiplication and an addition are two operations. device_bytes_per_second: between its devices, one way.
     measured: by the names of `TABLES`, of a device that has the chip to itself; sharing: devices among which it takes
-    turns."""
+    turns. calibrated: rates of memory and products were measured."""
 
     name: str
     device: str
@@ -102,6 +102,7 @@ class Chip(NamedTuple):
     device_bytes_per_second: float | None = None
     measured: Mapping[str, Table] = {}
     sharing: int = 1
+    calibrated: bool = False
 
     def shared_by(self, devices: int) -> "Chip":
         """Return the chip as so many devices that share all of it, like those of a CPU."""

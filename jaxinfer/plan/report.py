@@ -16,6 +16,7 @@ from jaxinfer.plan.service import Service, Workload, decode_round, service
 
 _RATES = {
     "peaks": "memory, products and links at their peak; launches and padding take no time",
+    "rates": "memory and products at rates that were measured, links at their peak; launches and padding take no time",
     "measured": "memory, plain products, attention of decoding rows, sampling and layers as they were measured, all "
     "else at its peak; launches and padding take no time",
 }
@@ -146,7 +147,7 @@ def report(
 
 
 def _rates(plan: MeshPlan) -> str:
-    return "measured" if plan.chip.measured else "peaks"
+    return "measured" if plan.chip.measured else "rates" if plan.chip.calibrated else "peaks"
 
 
 def _of_mesh(

@@ -24,7 +24,9 @@ def test_a_server_starts_from_another_path_and_traces_nothing(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     found = re.match(r"(\d+) programs are in ", done.stdout)
     assert found is not None, done.stdout
-    assert f"jaxinfer serve demo --compile-cache-dir {made} --compile-cache-key {key}\n" in done.stdout
+    assert (
+        f"jaxinfer serve demo {' '.join(SIZES)} --compile-cache-dir {made} --compile-cache-key {key}\n" in done.stdout
+    )
     shutil.copytree(made, image)
     for path in image.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -39,9 +41,9 @@ def test_a_server_starts_from_another_path_and_traces_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ([], "compile_cache_dir: is missing; give the folder to write, as --compile-cache-dir DIR"),
-        (["--compile-cache-dir", "off"], "--compile-cache-dir: is missing; give the folder to write"),
-        (["--compile-cache-dir", "{folder}"], "compile_cache_key: is missing; give a file"),
+        ([], "--compile-cache-dir DIR is missing: the folder to write"),
+        (["--compile-cache-dir", "off"], "--compile-cache-dir DIR is missing: the folder to write"),
+        (["--compile-cache-dir", "{folder}"], "--compile-cache-key FILE is missing: it signs the programs"),
         (["--compile", "first"], "--compile: first leaves programs out; leave the flag out"),
         (["--compile-cache-dir", "{folder}", "--compile-cache-key", "{folder}/no/key"], "No such file or directory"),
     ],

@@ -109,7 +109,7 @@ async def serving(
         async with asyncio.timeout(240):
             line = (await process.stdout.readline()).decode()
         url = re.search(r"at (http://\S+) - try", line)
-        assert url is not None, line
+        assert url is not None, f"{line!r}, status {await process.wait()}"
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
             yield Serving(process, url[1], session)

@@ -87,7 +87,7 @@ def open_cache(folder: str | None, key_file: str | None = None) -> CompileCache 
     the way is logged.
     """
     if key_file is not None and folder in (None, "off"):
-        raise ParameterError("compile_cache_key", "is of a compile_cache_dir that is given")
+        raise ParameterError("compile_cache_key", "needs --compile-cache-dir, whose programs it signs")
     base = _made(folder)
     if base is None:
         return None
