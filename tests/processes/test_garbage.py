@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxinfer.processes.garbage import LONG_SECONDS, ShortCollections, short_collections
+from jaxinfer.processes.garbage import LONG_SECONDS, ShortCollections, forget_garbage, short_collections
 
 
 class Node:
@@ -18,7 +18,9 @@ class Node:
 
 
 @pytest.fixture(autouse=True)
-def nothing_frozen() -> Iterator[None]:
+def little_frozen() -> Iterator[None]:
+    """As in a process that is ready."""
+    forget_garbage()
     yield
     gc.unfreeze()
 
@@ -78,3 +80,22 @@ async def test_what_was_left_out_is_collected_once_idle(monkeypatch: pytest.Monk
         async with asyncio.timeout(5):
             while gone() is not None:
                 await asyncio.sleep(0.01)
+
+
+async def test_what_was_left_out_is_collected_on_a_server_that_is_never_idle(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jaxinfer.processes.garbage.LONG_SECONDS", 0.0)
+    alive = gc.get_freeze_count()
+    async with short_collections(lambda: False, look_seconds=0.01):
+        nodes = [Node() for _ in range(alive // 2)]
+        gone = weakref.ref(nodes[0])
+        gc.collect()
+        del nodes
+        await asyncio.sleep(0.05)
+        assert gone() is not None  # what was left out is no more than half of what lives
+        more = [Node() for _ in range(2 * alive)]
+        gc.collect()
+        del more
+        async with asyncio.timeout(30):
+            while gone() is not None:
+                await asyncio.sleep(0.01)
+    assert gc.get_freeze_count() < 1.5 * alive

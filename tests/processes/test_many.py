@@ -1,4 +1,4 @@
-"""Two thousand requests that end in every way: each ends rightly, blocks come back, and memory does not grow."""
+"""Four thousand requests that end in every way: each ends rightly, blocks come back, and memory does not grow."""
 
 import asyncio
 import json
@@ -13,7 +13,10 @@ from tests.llm.simulated import right_tokens
 from tests.processes.serving import Serving, serving
 from tests.text.folders import byte_level_folder
 
-REQUESTS, AT_ONCE = 2000, 128
+REQUESTS, AT_ONCE = 4000, 128
+SPREAD = {"engine": 4 << 20, "api": 14 << 20}
+"""Bytes that a process may grow by. An API process keeps the cycles of requests that were open during a long garbage
+collection until they are as many objects as all others (see processes/garbage.py)."""
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ async def leave(server: Serving, prompt: list[int], reads: bool) -> None:
 
 
 @pytest.mark.long
-async def test_two_thousand_requests(folder: Path) -> None:
+async def test_four_thousand_requests(folder: Path) -> None:
     async with serving(folder, "--max-num-seqs", "32") as server:
         # Caches and pools of both processes are as large as they will be after some requests.
         ways, memory = Counter[str](), {"engine": [], "api": []}
@@ -77,5 +80,5 @@ async def test_two_thousand_requests(folder: Path) -> None:
             quarter = len(sizes) // 4
             first, last = median(sizes[:quarter]), median(sizes[-quarter:])
             print(f"{kind}: {first / 2**20:.1f} MiB in the first quarter, {last / 2**20:.1f} in the last")
-            assert last < 1.05 * first, kind
+            assert last < first + SPREAD[kind], kind
         print(dict(ways))
