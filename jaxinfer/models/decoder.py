@@ -1,6 +1,7 @@
 """The one decoder: token ids to hidden states, with KV in blocks that the caller attends over."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from jaxinfer_kernels.stack import alone
 
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.block import Block
-from jaxinfer.layers.context import LayerContext
+from jaxinfer.layers.context import LayerContext, LayerVectors
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.embedding import embed, scores
 from jaxinfer.layers.linear import Linear
@@ -29,10 +30,10 @@ KV = tuple[jax.Array, ...]
 
 
 class Place(NamedTuple):
-    """Place of a layer's attention: its KV group and its index there, and how scores are computed."""
+    """Place of a layer's attention: its KV group and its index there, an int32 scalar, and how scores are computed."""
 
     group: int
-    index: jax.Array | int
+    index: jax.Array
     scoring: Scoring
 
 
@@ -93,6 +94,21 @@ class Decoder(nnx.Module):
         whose inputs are returned too; the number of all layers stands for the output of the last."""
         rotations, groups = self._rotations(positions), self.config.kv_groups
 
+        @partial(jax.jit, static_argnums=(0, 1))
+        def layer(
+            graph: nnx.GraphDef[Block],
+            group: int,
+            weights: nnx.State,
+            x: jax.Array,
+            kv: KV,
+            vectors: LayerVectors,
+            index: jax.Array,
+        ) -> tuple[jax.Array, KV, jax.Array | None]:
+            """One layer. Those of a kind share one trace, which would otherwise take most of the time of lowering."""
+            block = nnx.merge(graph, weights)
+            context = LayerContext(vectors, positions, dispatch, rotations[block.kind.mixer.rotary])
+            return block(x, context, lambda heads, how: attend(heads, kv, Place(group, index, how)))
+
         def step(block: Block, number: int, repeat: jax.Array | int, carry: Run) -> Run:
             x, kv, load, tapped = carry
             tapped = _tapped(taps, number + self.repeats.period * repeat, x, tapped)
@@ -100,11 +116,11 @@ class Decoder(nnx.Module):
             index = self.repeats.ordinal(groups[group].layers, number, repeat)
             assert index is not None
             vectors = self.vectors.of_layer(self.repeats, number, repeat)
-            context = LayerContext(vectors, positions, dispatch, rotations[block.kind.mixer.rotary])
-            x, kv, sizes = block(x, context, lambda given, how: attend(given, kv, Place(group, index, how)))
+            graph, weights = nnx.split(block)
+            x, kv, sizes = layer(graph, group, weights, x, kv, vectors, jnp.int32(index))
             if load is not None and sizes is not None:
-                layer = self.repeats.ordinal(self.config.expert_layers, number, repeat)
-                load = load.at[layer, : len(sizes)].add(sizes.astype(load.dtype))
+                row = self.repeats.ordinal(self.config.expert_layers, number, repeat)
+                load = load.at[row, : len(sizes)].add(sizes.astype(load.dtype))
             return Run(x, kv, load, tapped)
 
         x = self._embedded(tokens, positions) if self.config.embeds else tokens

@@ -72,7 +72,7 @@ class Eagle3Head(nnx.Module):
         context = LayerContext({}, positions, rotation=None if rotary is None else rotation(*rotary, positions))
         normed = self._normed(self.hidden_norm, hidden)
         x = jnp.concatenate([self._normed(self.embed_norm, embedded), normed], axis=-1)
-        out, kv = self.attention(x, context, lambda heads, scoring: attend(heads, kv, Place(0, 0, scoring)))
+        out, kv = self.attention(x, context, lambda heads, scoring: attend(heads, kv, Place(0, jnp.int32(0), scoring)))
         x = (normed if self.config.norm_before_residual else hidden) + out
         return x + self.mlp(self._normed(self.mlp_norm, x), context)[0], kv
 

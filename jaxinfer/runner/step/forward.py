@@ -267,7 +267,7 @@ class ForwardPrograms:
 
         def attend(heads: Heads, kv: Arrays, place: Place) -> tuple[jax.Array, Arrays]:
             group = place.group
-            out, written = attention(group, place.scoring)(heads, kv[group], jnp.int32(place.index))
+            out, written = attention(group, place.scoring)(heads, kv[group], place.index)
             return out, (*kv[:group], written, *kv[group + 1 :])
 
         return attend
