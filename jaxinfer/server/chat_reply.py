@@ -1,13 +1,13 @@
 """ChatReply: what /v1/chat/completions makes of a generation."""
 
-import uuid
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from jaxinfer.server.reply import Reply, by_index
-from jaxinfer.server.responses import (
+from jaxinfer.server.chat_answer import ChatAnswer
+from jaxinfer.server.choices_reply import ChoicesReply, by_index
+from jaxinfer.server.reply_schema import (
     ChatChoice,
     ChatChunk,
     ChatCompletion,
@@ -24,12 +24,11 @@ from jaxinfer.serving.generation import Generation, PromptStep
 from jaxinfer.serving.requests.conversation import echoed_text
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer.harmony import AnalysisTokens
-from jaxinfer.text.answer.parser import AnswerFormat, ReasoningTokens, is_thinking
-from jaxinfer.text.answer.parts import AnswerPart, Parser
+from jaxinfer.text.answer.parser import AnswerFormat
+from jaxinfer.text.answer.parts import AnswerPart
 
 
-class ChatReply(Reply):
+class ChatReply(ChoicesReply):
     """The answers to a conversation. prompt: its text, where it was rendered."""
 
     _chunk_type = ChatChunk
@@ -45,20 +44,7 @@ class ChatReply(Reply):
     ):
         super().__init__(name, context, body, generation)
         self._body = body
-        thinking = is_thinking(prompt or "", continued=bool(body.continue_final_message))
-        one_call = body.parallel_tool_calls is False
-        named = isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"
-        shows_reasoning = body.include_reasoning is not False
-        self._answers = [
-            _Answer(
-                form.parser(thinking=thinking),
-                context.reasoning_tokens(form, thinking=thinking),
-                one_call=one_call,
-                named=named,
-                shows_reasoning=shows_reasoning,
-            )
-            for _ in range(self._n)
-        ]
+        self._answers = [ChatAnswer(context, body, prompt, form) for _ in range(self._n)]
         self._echoed = echoed_text(body)
         self._prompt_told = not body.return_token_ids
 
@@ -76,7 +62,7 @@ class ChatReply(Reply):
             self._prompt_told, event.prompt_token_ids = True, self._generation.prompt_token_ids(0)
         return event
 
-    def whole(self, parts: list[ChunkChoice]) -> bytes:
+    def joined(self, parts: list[ChunkChoice]) -> bytes:
         found = by_index(parts)
         choices = [_join(found[index], self._echoed) for index in range(self._n)]
         reply = ChatCompletion(*self._head, choices, self.usage(), self._fingerprint)
@@ -107,58 +93,6 @@ class ChatReply(Reply):
         if self._body.return_token_ids:
             choice.token_ids = list(delta.token_ids)
         return choice
-
-
-class _Answer:
-    """One choice, taken apart as it comes."""
-
-    def __init__(
-        self,
-        parser: Parser,
-        reasoning: ReasoningTokens | AnalysisTokens | None,
-        *,
-        one_call: bool,
-        named: bool,
-        shows_reasoning: bool,
-    ):
-        self._parser = parser
-        self._one_call = one_call
-        self._named = named
-        self._shows_reasoning = shows_reasoning
-        self._calls = 0
-        self._shows_call = False
-        self.reasoning = reasoning
-
-    def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCallReply]:
-        """Return the parts that a delta adds and that can be shown; calls get their ids."""
-        parts = self._parser.push(delta.text)
-        if self.reasoning is not None:
-            self.reasoning.push(delta.token_ids)
-        if delta.finish_reason is not None:
-            parts += self._parser.flush()
-        shown = [part for part in parts if self._shows_reasoning or not part.reasoning]
-        return [numbered for part in shown if (numbered := self._numbered(part)) is not None]
-
-    def finish_reason(self, delta: ChoiceDelta) -> str | None:
-        """`tool_calls` where the model chose to call and stopped; as OpenAI says, not where the request names the
-        function."""
-        chose = self._calls and not self._named
-        return "tool_calls" if delta.finish_reason == "stop" and chose else delta.finish_reason
-
-    def _numbered(self, part: AnswerPart) -> AnswerPart | ToolCallReply | None:
-        if part.arguments:
-            more = ToolCallReply(function=FunctionCall(arguments=part.arguments), index=self._calls - 1)
-            return more if self._shows_call else None
-        if part.tool_call is None:
-            return part
-        self._shows_call = not (self._one_call and self._calls)
-        if not self._shows_call:
-            return None
-        self._calls += 1
-        name, arguments = part.tool_call
-        function = FunctionCall(name=name, arguments=arguments)
-        call_id = f"call_{uuid.uuid4().hex[:24]}"
-        return ToolCallReply(id=call_id, function=function, type="function", index=self._calls - 1)
 
 
 def _with_end_apart(choice: ChunkChoice) -> list[ChunkChoice]:

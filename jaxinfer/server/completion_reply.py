@@ -6,9 +6,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from jaxinfer.server.choices_reply import ChoicesReply, by_index
 from jaxinfer.server.logprobs import TextOffsets, join_logprobs
-from jaxinfer.server.reply import Reply, by_index
-from jaxinfer.server.responses import Completion, CompletionChoice, CompletionChunk, CompletionLogprobs
+from jaxinfer.server.reply_schema import Completion, CompletionChoice, CompletionChunk, CompletionLogprobs
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation, PromptStep
@@ -16,7 +16,7 @@ from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
 
 
-class CompletionReply(Reply):
+class CompletionReply(ChoicesReply):
     """Continuations of prompts. Choice j of prompt i has the index i·n + j. texts: of prompts that came as text."""
 
     _chunk_type = CompletionChunk
@@ -44,7 +44,7 @@ class CompletionReply(Reply):
     def choices(self, step: PromptStep) -> list[CompletionChoice]:
         return [choice for delta in step.deltas if (choice := self._choice(step.prompt_index, delta)) is not None]
 
-    def whole(self, parts: list[CompletionChoice]) -> bytes:
+    def joined(self, parts: list[CompletionChoice]) -> bytes:
         found = by_index(parts)
         choices = [self._join(index, found[made]) for index, made in enumerate(self._shown(found))]
         whole = Completion(*self._head, choices, self.usage(), self._fingerprint)

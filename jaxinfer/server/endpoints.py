@@ -19,7 +19,7 @@ from jaxinfer.serving.requests.completions import COMPLETIONS
 from jaxinfer.serving.requests.conversation import offers_tools
 from jaxinfer.serving.requests.endpoint import Choice, Endpoint
 from jaxinfer.serving.requests.endpoints import INVOCATIONS
-from jaxinfer.serving.requests.fim import FIM, FimBody, common_fields
+from jaxinfer.serving.requests.fim import FIM, FimBody, fim_as_chat
 from jaxinfer.serving.requests.tokens import DETOKENIZE, TOKENIZE
 from jaxinfer.text.answer.parser import AnswerFormat
 
@@ -61,11 +61,12 @@ async def _generate(request: web.Request, endpoint: Endpoint[Any] | Choice) -> w
     context = request.app[CONTEXT]
     chosen, body, prepared = await receive(request, endpoint)
     kind, reply = _REPLIES[chosen.name]
-    name = reply_id(kind, request, body)
+    asked = chosen.as_openai(body)
+    name = reply_id(kind, request, asked)
     prepared = await chosen.prepare(body, context.side) if prepared is None else prepared
-    generation = context.generation([made for made, _ in prepared], body, caller_of(request))
-    texts = [text for _, text in prepared]
-    return await send_reply(request, body, generation, reply(name, context, body, texts, generation))
+    generation = context.generation([made for made, _ in prepared], asked, caller_of(request))
+    made = reply(name, context, body, [text for _, text in prepared], generation)
+    return await send_reply(request, generation, made, stream=bool(asked.stream))
 
 
 def _chat_reply(
@@ -78,8 +79,7 @@ def _chat_reply(
 def _fim_reply(
     name: str, context: Context, body: FimBody, texts: Sequence[str | None], generation: Generation
 ) -> ChatReply:
-    answer = ChatBody(messages=[], **common_fields(body))
-    return ChatReply(name, context, answer, texts[0], AnswerFormat(), generation)
+    return ChatReply(name, context, fim_as_chat(body), texts[0], AnswerFormat(), generation)
 
 
 _REPLIES: dict[str, tuple[str, Callable[..., Reply]]] = {

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.types import TokenLogprobs
-from jaxinfer.server.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from jaxinfer.server.reply_schema import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from jaxinfer.text import Tokenizer
 from jaxinfer.text.tokenizer.detokenizer import Detokenizer
 

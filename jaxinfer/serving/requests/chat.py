@@ -13,6 +13,7 @@ from jaxinfer.serving.requests.endpoint import (
     Endpoint,
     ModelSide,
     Prepared,
+    as_it_is,
     check_common,
     has_no_effect,
     without_effect_dropped,
@@ -66,4 +67,4 @@ def _slim(body: ChatBody) -> ChatBody:
     )
 
 
-CHAT = Endpoint("chat", ChatBody, _check, _prepare, _slim)
+CHAT = Endpoint("chat", ChatBody, _check, _prepare, _slim, as_it_is)

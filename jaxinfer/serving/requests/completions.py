@@ -9,7 +9,14 @@ from jaxinfer.engine.types import ModelInfo
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.errors import RequestError
-from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Prepared, check_common, without_effect_dropped
+from jaxinfer.serving.requests.endpoint import (
+    Endpoint,
+    ModelSide,
+    Prepared,
+    as_it_is,
+    check_common,
+    without_effect_dropped,
+)
 from jaxinfer.serving.requests.params import (
     check_fim,
     check_ids,
@@ -40,7 +47,7 @@ def _slim(body: CompletionBody) -> CompletionBody:
     return msgspec.structs.replace(without_effect_dropped(body), prompt="", suffix=suffix)
 
 
-COMPLETIONS = Endpoint("completions", CompletionBody, check_common, _prepare, _slim)
+COMPLETIONS = Endpoint("completions", CompletionBody, check_common, _prepare, _slim, as_it_is)
 
 
 async def completion_requests(

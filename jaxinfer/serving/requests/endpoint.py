@@ -53,6 +53,7 @@ class Endpoint(Generic[Wire]):
     check: raises RequestError for what is wrong whatever the prompt is; returns fields that have no effect here.
     prepare: tokenises a body that was checked, and makes its engine requests.
     slim: a body without what its prompts were made of, and without what has no effect.
+    as_openai: the same request, perhaps without its prompt, as OpenAI's completions and chats have it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Endpoint(Generic[Wire]):
     check: Callable[[Wire, ModelSide], list[str]]
     prepare: Callable[[Wire, ModelSide], Awaitable[Prepared]]
     slim: Callable[[Wire], Wire]
+    as_openai: Callable[[Wire], GenerateBody]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ def checked_id(given: str, name: str) -> str:
         message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
         raise RequestError(message, param=name)
     return given
+
+
+def as_it_is(body: Generating) -> Generating:
+    """`Endpoint.as_openai` of OpenAI's own bodies."""
+    return body
 
 
 def without_effect_dropped(body: Generating) -> Generating:
