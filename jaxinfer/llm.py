@@ -17,7 +17,8 @@ from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, Tokenizer
-from jaxinfer.text.answer.parser import THINK, parse_answer
+from jaxinfer.text.answer.calls.argument_types import schemas_of
+from jaxinfer.text.answer.parser import parse_answer
 from jaxinfer.text.processor import SHORT_CHARS
 from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from jaxinfer.text.template.messages import template_message
@@ -128,9 +129,9 @@ class LLM:
             prompts.append(prompt if prediction is None else {**prompt, "prediction": prediction})
         form = self.text.chat_template.form
         results = self._run_all(self._collectors(prompts, sampling_params, self._answers(tools)), use_tqdm)
-        form = form._replace(tools=form.tools and bool(tools))
+        form = form.offering(schemas_of(tools or ()))
         for result in results:
-            thinking = (result.prompt or "").rstrip().endswith(THINK)
+            thinking = form.thinks(result.prompt or "")
             for output in result.outputs:
                 output.parsed = parse_answer(output.text, form, thinking=thinking)
         return results

@@ -12,7 +12,7 @@ from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer.parser import THINK
+from jaxinfer.text.answer.calls.argument_types import schemas_of
 from jaxinfer.text.answer.parts import AnswerPart, Parser, ToolCallPart, WholeCalls
 from jaxinfer.text.template.messages import template_message
 from jaxinfer.text.template.tools import check_tools
@@ -58,13 +58,13 @@ class ChatSession:
         Raises ParameterError if the conversation cannot be answered, and leaves it unchanged then.
         """
         text, ids = self._prompt()
-        params = self._llm.text.chat_template.form.params(self.params)
         if len(ids) >= self._llm.info.max_model_len:
             message = f"has {len(ids)} tokens, the context {self._llm.info.max_model_len}; /undo or /clear makes room"
             raise ParameterError("messages", message)
         form = self._llm.text.chat_template.form
-        form = form._replace(tools=form.tools and bool(self.tools))
-        parser = WholeCalls(form.parser(thinking=text.rstrip().endswith(THINK)))
+        form = form.offering(schemas_of(self.tools))
+        params = form.params(self.params, self._llm.text.tokenizer)
+        parser = WholeCalls(form.parser(thinking=form.thinks(text)))
         parts: list[AnswerPart] = []
         clock = GenerationClock(len(ids), lambda: self._llm.engine.runner.late_programs)
         with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]
@@ -124,7 +124,7 @@ class ChatSession:
         template = self._llm.text.chat_template
         if tools and not template.takes_tools:
             raise ParameterError("tools", "are not taken by the model's chat template")
-        if tools and not template.form.tools:
+        if tools and template.form.calls is None:
             raise ParameterError("tools", "the form in which this model calls tools is not known")
         self.tools = tools
 

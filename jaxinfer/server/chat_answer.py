@@ -6,7 +6,7 @@ from jaxinfer.server.reply_schema import FunctionCall, ToolCallReply
 from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.context import Context
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer.parser import AnswerFormat, is_thinking
+from jaxinfer.text.answer.parser import AnswerFormat
 from jaxinfer.text.answer.parts import AnswerPart
 
 
@@ -15,7 +15,7 @@ class ChatAnswer:
     cannot be told apart."""
 
     def __init__(self, context: Context, body: ChatBody, prompt: str | None, form: AnswerFormat):
-        thinking = is_thinking(prompt or "", continued=bool(body.continue_final_message))
+        thinking = form.thinks(prompt or "", continued=bool(body.continue_final_message))
         self._parser = form.parser(thinking=thinking)
         self._one_call = body.parallel_tool_calls is False
         self._named = isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"

@@ -16,7 +16,7 @@ from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.chat import CHAT
 from jaxinfer.serving.requests.completions import COMPLETIONS
-from jaxinfer.serving.requests.conversation import offers_tools
+from jaxinfer.serving.requests.conversation import tool_schemas
 from jaxinfer.serving.requests.endpoint import Choice, Endpoint
 from jaxinfer.serving.requests.endpoints import INVOCATIONS
 from jaxinfer.serving.requests.fim import FIM, FimBody, fim_as_chat
@@ -72,7 +72,7 @@ async def _generate(request: web.Request, endpoint: Endpoint[Any] | Choice) -> w
 def _chat_reply(
     name: str, context: Context, body: ChatBody, texts: Sequence[str | None], generation: Generation
 ) -> ChatReply:
-    form = context.answer_form._replace(tools=context.answer_form.tools and offers_tools(body))
+    form = context.answer_form.offering(tool_schemas(body))
     return ChatReply(name, context, body, texts[0], form, generation)
 
 

@@ -9,6 +9,8 @@ from typing import Literal
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.serving.api_keys import read_api_keys
+from jaxinfer.text.answer.calls.registry import CallParserName
+from jaxinfer.text.answer.thoughts import ThoughtParserName
 
 ACCESS_LOG = "jaxinfer.access"
 """The logger of HTTP requests: client, request, status, bytes, seconds."""
@@ -81,9 +83,9 @@ class ServerConfig:
     """Send the usage in every stream, and in each of its chunks, as if each request asked for it."""
     return_tokens_as_token_ids: bool = False
     """Call tokens `token_id:5` in all log-probabilities, as if each request asked for it."""
-    tool_call_parser: Literal["auto", "hermes", "none"] = "auto"
+    tool_call_parser: Literal["auto", "none"] | CallParserName = "auto"
     """Form of tool calls in the model's text; auto: as the chat template shows it; none: they stay in the content."""
-    reasoning_parser: Literal["auto", "think", "none"] = "auto"
+    reasoning_parser: Literal["auto", "none"] | ThoughtParserName = "auto"
     """Form of what the model thinks; auto: as the chat template shows it; none: it stays in the content."""
     allowed_hosts: tuple[str, ...] = ()
     """Names in a request's Host that a server without a key answers beside those of this machine, or `*` for all. A

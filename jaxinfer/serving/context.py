@@ -22,7 +22,8 @@ from jaxinfer.serving.tracing import RequestSpan, Tracing
 from jaxinfer.serving.workers.pool import Workers
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer.harmony import CHANNEL, MESSAGE, AnalysisTokens
-from jaxinfer.text.answer.parser import THINK, THOUGHT, AnswerFormat, ReasoningTokens
+from jaxinfer.text.answer.parser import AnswerFormat
+from jaxinfer.text.answer.thoughts import ReasoningTokens
 
 
 class Caller(NamedTuple):
@@ -67,12 +68,14 @@ class Context:
         thinking: the prompt itself has opened `<think>`.
         """
         ids = self.text.tokenizer.added_ids
-        tags = (CHANNEL, MESSAGE) if form.channels else (THINK, THOUGHT)
-        if not form.reasoning or not ids.keys() >= set(tags):
+        if form.thoughts is None:
+            return None
+        begin, end = (CHANNEL, MESSAGE) if form.channels else form.thoughts
+        if begin not in ids or end not in ids:
             return None
         if form.channels:
             return AnalysisTokens(ids, self.text.tokenizer.encode("analysis", add_special_tokens=False))
-        return ReasoningTokens(ids[THINK], ids[THOUGHT], thinking=thinking)
+        return ReasoningTokens(ids[begin], ids[end], thinking=thinking)
 
     def generation(self, requests: Sequence[GenerateRequest], body: GenerateBody, caller: Caller) -> Generation:
         """The generation of a body's engine requests, which get their ids and their owner here.

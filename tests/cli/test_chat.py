@@ -117,11 +117,11 @@ def test_an_answer_in_channels_is_taken_apart(llm: ScriptedLLM, tmp_path: Path) 
 
 
 def test_chat_warns_of_forms_that_are_not_taken_apart(tmp_path: Path) -> None:
-    template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# [TOOL_CALLS] #}"
+    template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# <function_calls> #}"
     folder = byte_level_folder(tmp_path, chat_template=template)
     done = call("chat", str(folder), "--message", "hello", "--max-tokens", "4", program=SIMULATED)
     assert done.returncode == 0, done.stderr
-    assert "warning: tool calls in Mistral's form are not taken apart yet" in done.stderr
+    assert "warning: tool calls in OLMo 3's form are not taken apart yet" in done.stderr
 
 
 @pytest.fixture

@@ -243,16 +243,16 @@ def test_serve_answers_the_openai_package_and_ends_on_sigterm(running: Running, 
     assert running.process.wait(60) == 0
 
 
-MISTRALS_CALLS = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# [TOOL_CALLS] #}"
-WARNING = "tool calls in Mistral's form are not taken apart yet"
+OLMOS_CALLS = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# <function_calls> #}"
+WARNING = "tool calls in OLMo 3's form are not taken apart yet"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("template", "flags", "warns"),
     [
-        (MISTRALS_CALLS, [], True),
-        (MISTRALS_CALLS, ["--tool-call-parser", "none"], False),
+        (OLMOS_CALLS, [], True),
+        (OLMOS_CALLS, ["--tool-call-parser", "none"], False),
         ("{{ messages }}", [], False),
     ],
 )

@@ -16,7 +16,7 @@ from jaxinfer import LLM, SamplingParams
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.text.answer.parser import THINK, THOUGHT
+from jaxinfer.text.answer.thoughts import THINK
 from jaxinfer.text.request_output import CompletionOutput, OutputCollector, RequestOutput
 from tests.runner.pairwise import pairwise
 
@@ -145,8 +145,8 @@ def _constraint(llm: LLM, row: Row) -> Constraint:
     constraint, thought = CONSTRAINTS[row.values["kind"]], row.values["thought"]
     if thought == "none":
         return constraint
-    begin = llm.text.tokenizer.added_ids[THINK] if thought == "may begin" else None
-    return constraint.after_thought(THOUGHT, begin)
+    begin = llm.text.tokenizer.added_ids[THINK.begin] if thought == "may begin" else None
+    return constraint.after_thought(THINK.end, begin)
 
 
 def outputs_of(
@@ -223,9 +223,9 @@ def check(row: Row, output: CompletionOutput) -> None:
 
 def answer_in(row: Row, text: str) -> str | None:
     """What the grammar is of; None where the thought has not ended."""
-    if row.values["thought"] == "none" or (row.values["thought"] == "may begin" and not text.startswith(THINK)):
+    if row.values["thought"] == "none" or (row.values["thought"] == "may begin" and not text.startswith(THINK.begin)):
         return text
-    _, end, answer = text.partition(THOUGHT)
+    _, end, answer = text.partition(THINK.end)
     return answer if end else None
 
 

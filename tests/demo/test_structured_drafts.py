@@ -13,7 +13,7 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.text.answer.parser import THOUGHT
+from jaxinfer.text.answer.thoughts import THINK
 from tests.demo.structured_matrix import check_rows, outputs_of
 
 DRAFTERS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ class ThoughtEnds:
 
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch):
         self.seen = self.kept = 0
-        (self._end,) = llm.text.tokenizer.encode(THOUGHT)
+        (self._end,) = llm.text.tokenizer.encode(THINK.end)
         self._collect = llm.engine.in_flight.collect
         monkeypatch.setattr(llm.engine.in_flight, "collect", self._counting)
 
@@ -86,7 +86,7 @@ def thinking(llm: LLM, number: int) -> GenerateRequest:
         max_tokens=200,
         seed=number,
         temperature=(0.0, 0.3, 0.7, 1.0)[number // 4 % 4],
-        structured_outputs=Constraint.schema(PERSON).after_thought(THOUGHT, None),
+        structured_outputs=Constraint.schema(PERSON).after_thought(THINK.end, None),
     )
     return GenerateRequest(f"{number}", prompt, params)
 
@@ -106,7 +106,7 @@ def test_thoughts_that_end_among_drafts(
     for name, output in found.items():
         assert name not in expected or output.outputs[0].token_ids == expected[name].outputs[0].token_ids
         assert output.outputs[0].finish_reason == "stop"
-        jsonschema.validate(json.loads(output.outputs[0].text.partition(THOUGHT)[2]), PERSON)
+        jsonschema.validate(json.loads(output.outputs[0].text.partition(THINK.end)[2]), PERSON)
 
 
 def check_drafts(llm: LLM, plain: LLM, run: str) -> None:

@@ -12,11 +12,12 @@ from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.grammar.matcher import GrammarMatcher
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
 from jaxinfer.serving.requests.tool_choice import calls_constraint
+from jaxinfer.text.answer.calls.json_calls import HERMES
 from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser, ParsedAnswer, parse_answer
 from jaxinfer.text.answer.parts import AnswerPart, WholeCalls
 from tests.grammar.walks import END, SIZE, TOKENIZER, compiled, legal
 
-FORM = AnswerFormat(reasoning=False, tools=True)
+FORM = AnswerFormat(calls=HERMES)
 CALL, CALLED = 5, 6
 """Ids of the tags, in the demo's vocabulary."""
 

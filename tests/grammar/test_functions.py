@@ -11,6 +11,10 @@ import pytest
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.text.answer.calls.form import CallForm
+from jaxinfer.text.answer.calls.json_calls import HERMES
+from jaxinfer.text.answer.calls.registry import CALL_FORMS
+from jaxinfer.text.answer.parser import AnswerFormat
 from tests.grammar.calls import Writer, check_calls, constraint_of, taken_apart
 from tests.grammar.walks import END, FILE, SIZE
 from tests.material import material
@@ -42,19 +46,21 @@ def questions() -> list[list[dict[str, Any]]]:
             for line in lines]  # fmt: skip
 
 
-def write(functions: list[dict[str, Any]], way: str, draw: random.Random) -> int:
+def write(functions: list[dict[str, Any]], way: str, draw: random.Random, form: CallForm = HERMES) -> int:
     """How many calls a text had, all of them valid; -1 where it did not end."""
+    answers = AnswerFormat(calls=form).offering([(each["name"], each["parameters"]) for each in functions])
     fields: dict[str, Any] = {"tool_choice": way}
     if way == "named":
         fields["tool_choice"] = {"type": "function", "function": {"name": functions[0]["name"]}}
     if way == "strict":
         fields, functions = {}, [{**each, "strict": True} for each in functions]
-    constraint = constraint_of(functions, **fields)
+    constraint = constraint_of(functions, form=answers, **fields)
     assert constraint is not None
-    text = Writer(GRAMMARS, draw).write(constraint)
+    marks = [] if form is HERMES else [mark for mark in form.marks if mark.strip() and mark.isascii()]
+    text = Writer(GRAMMARS, draw, 1500, marks).write(constraint)
     if text is None:
         return -1
-    answer = taken_apart(text, draw)
+    answer = taken_apart(text, draw, answers)
     check_calls(answer, functions)
     if way != "strict":
         assert answer.tool_calls
@@ -63,13 +69,14 @@ def write(functions: list[dict[str, Any]], way: str, draw: random.Random) -> int
     return len(answer.tool_calls)
 
 
-def check(numbers: range) -> None:
+def check(numbers: range, form: CallForm = HERMES) -> Counter[str]:
+    """Counts of texts by their way; asserts that few schemas were refused."""
     seed = int(os.environ.get("JAXINFER_TEST_SEED", "0"))
     draw, refused, found = random.Random(seed), Counter[str](), Counter[str]()
     for number in numbers:
         for way in WAYS:
             try:
-                calls = write(questions()[number], way, draw)
+                calls = write(questions()[number], way, draw, form)
             except ParameterError as error:
                 refused[str(error)] += 1
                 continue
@@ -78,15 +85,35 @@ def check(numbers: range) -> None:
     print(f"{dict(found)}; refused: {dict(refused)}")
     assert all(error.startswith("tools[0].function.parameters: ") for error in refused)
     assert sum(refused.values()) <= 0.05 * len(numbers) * len(WAYS)
+    return found
+
+
+def check_hermes(numbers: range) -> None:
+    found = check(numbers)
     for way in WAYS:
         assert found[way] >= 0.8 * len(numbers)
         assert found[f"{way}: calls"] >= 0.5 * len(numbers)
 
 
 def test_calls_of_some_questions_are_valid() -> None:
-    check(range(0, 400, 20))
+    check_hermes(range(0, 400, 20))
 
 
 @pytest.mark.long
 def test_calls_of_all_questions_are_valid() -> None:
-    check(range(400))
+    check_hermes(range(400))
+
+
+OTHERS = {f"{form.title} {number}": form for number, form in enumerate(CALL_FORMS) if form is not HERMES}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_calls_in_other_forms_are_valid(name: str) -> None:
+    assert check(range(0, 400, 100), OTHERS[name])["required: calls"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OTHERS)
+def test_calls_of_all_questions_in_other_forms_are_valid(name: str) -> None:
+    # Free text seldom ends where letters are drawn, so many texts of elements are cut off.
+    assert check(range(0, 400, 4), OTHERS[name])["required: calls"] >= 50

@@ -18,7 +18,9 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.errors import RequestError
+from jaxinfer.text.answer.calls.json_calls import HERMES
 from jaxinfer.text.answer.parser import AnswerFormat
+from jaxinfer.text.answer.thoughts import THINK
 from tests.grammar.calls import CALL, CALLED, Writer, accepted, check_calls, constraint_of, spelled, taken_apart
 from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal
 from tests.material import material
@@ -66,7 +68,7 @@ def named(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("one", [True, False])
 @pytest.mark.parametrize("reasoning", [True, False])
 def test_required_is_calls_and_nothing_else(one: bool, reasoning: bool) -> None:
-    form = AnswerFormat(reasoning=reasoning, tools=True)
+    form = AnswerFormat(thoughts=THINK if reasoning else None, calls=HERMES)
     fields: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": not one}
     counts = set()
     for text in texts(constraint_of(TOOLS, form=form, **fields)):
@@ -331,7 +333,7 @@ def test_a_grammar_that_may_begin_as_a_call_does_is_refused(grammar: str) -> Non
         compiled(GRAMMARS, constraint)
 
 
-CHANNELS = AnswerFormat(reasoning=True, tools=True, channels=True)
+CHANNELS = AnswerFormat(thoughts=THINK, calls=HERMES, channels=True)
 
 
 def test_forms_whose_calls_cannot_be_constrained() -> None:

@@ -249,7 +249,7 @@ async def test_tags_that_are_control_tokens_stay_in_the_text(serve, folder: Path
     served: Served = await serve()
     await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER], "tool_choice": "required"})
     await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER]})
-    assert [request.sampling.skip_special_tokens for request in served.engine.submitted] == [not special, True]
+    assert [request.sampling.skip_special_tokens for request in served.engine.submitted] == [not special] * 2
 
 
 async def test_none_leaves_the_format_alone(serve) -> None:
@@ -359,3 +359,31 @@ async def test_a_long_call_streams_name_first_and_joins_to_the_whole_one(serve, 
     assert json.loads(streamed[0][1]) == LONG_CALL["arguments"]
     assert whole.choices[0].message.content == "I write."
     assert len({call.id for call in calls}) == 1 + parallel
+
+
+_ARGUMENTS = {
+    "city": {"type": "string"},
+    "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "by": {"type": "array"},
+}
+TRIP = {"type": "function", "function": {"name": "trip", "parameters": {"type": "object", "properties": _ARGUMENTS}}}
+TRIP_CALL = (
+    "<tool_call>\n<function=trip>\n<parameter=city>\n42\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+    '<parameter=by>\n["train", "</parameter>"]\n</parameter>\n</function>\n</tool_call>'
+)
+
+
+@pytest.mark.parametrize("size", [0, LARGE_BYTES])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_arguments_have_the_types_of_their_schemas(serve, size: int, stream: bool) -> None:
+    served: Served = await serve(tool_call_parser="qwen3_coder")
+    served.engine.reply = f"I look.\n{TRIP_CALL}"
+    fields: dict[str, Any] = {"model": "fake", "messages": CHAT, "tools": [TRIP], "max_tokens": 300, "user": "x" * size}
+    if stream:
+        chunks = [chunk async for chunk in await served.client.chat.completions.create(**fields, stream=True)]
+        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    else:
+        calls = (await served.client.chat.completions.create(**fields)).choices[0].message.tool_calls
+    assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+        ("trip", {"city": "42", "days": 3, "by": ["train", "</parameter>"]})
+    ]

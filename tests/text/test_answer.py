@@ -5,10 +5,12 @@ from random import Random
 
 import pytest
 
-from jaxinfer.text.answer.parser import THINK, THOUGHT, AnswerFormat, AnswerParser
+from jaxinfer.text.answer.calls.json_calls import HERMES
+from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser
 from jaxinfer.text.answer.parts import TOLD_AFTER, AnswerPart, ToolCallPart, WholeCalls
+from jaxinfer.text.answer.thoughts import THINK
 
-BOTH = AnswerFormat(reasoning=True, tools=True)
+BOTH = AnswerFormat(thoughts=THINK, calls=HERMES)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
 LONG_ARGUMENTS = {
     "text": 'He said "<tool_call>", "</tool_call>" and \\ {[' * 5,
@@ -150,7 +152,7 @@ def _joined(parts: list[AnswerPart]) -> list[AnswerPart]:
 def test_random_texts_mean_the_same_in_any_pieces() -> None:
     """Pieces of tags, calls and JSON in any order, cut anywhere."""
     rng = Random(3)
-    scraps = [THINK, THOUGHT, CALL, LONG, LONG[:90], "\n", '{"name": "f", "arguments": {', '"a": ', '"b c"', "}", "[",
+    scraps = [*THINK, CALL, LONG, LONG[:90], "\n", '{"name": "f", "arguments": {', '"a": ', '"b c"', "}", "[",
               "NaN", "1e5", "<tool_call>", "</tool_call>", ", ", "x" * 70, '\\"', "<", "</th"]  # fmt: skip
     for _ in range(400):
         text = "".join(rng.choices(scraps, k=rng.randint(1, 9)))
@@ -177,7 +179,7 @@ def test_a_prompt_that_has_opened_the_thinking() -> None:
 def test_what_is_not_looked_for_is_content() -> None:
     text = f"<think>a</think> {CALL}"
     assert take(AnswerParser(AnswerFormat()), [text]) == ("", text, [])
-    assert take(AnswerParser(AnswerFormat(reasoning=True)), [text])[:2] == ("a", CALL)
+    assert take(AnswerParser(AnswerFormat(thoughts=THINK)), [text])[:2] == ("a", CALL)
 
 
 def test_text_comes_as_soon_as_it_can_be_no_tag() -> None:
@@ -190,9 +192,9 @@ def test_text_comes_as_soon_as_it_can_be_no_tag() -> None:
     ("template", "form"),
     [
         ("{{ messages }}", AnswerFormat()),
-        ('<tool_call>\\n{\\"name\\": <function-name>', AnswerFormat(tools=True)),
+        ('<tool_call>\\n{\\"name\\": <function-name>', AnswerFormat(calls=HERMES)),
         ("<tool_call>\n<function=example>", AnswerFormat()),
-        ("{% if '</think>' in content %}", AnswerFormat(reasoning=True)),
+        ("{% if '</think>' in content %}", AnswerFormat(thoughts=THINK)),
     ],
 )
 def test_the_form_is_read_from_the_template(template: str, form: AnswerFormat) -> None:

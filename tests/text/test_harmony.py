@@ -1,20 +1,25 @@
 """Answers in the harmony format: the same whatever the pieces, and malformed messages stay in the content."""
 
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.text import Tokenizer
+from jaxinfer.text.answer.calls.json_calls import HERMES
 from jaxinfer.text.answer.harmony import AnalysisTokens
 from jaxinfer.text.answer.parser import AnswerFormat, parse_answer
 from jaxinfer.text.answer.parts import WholeCalls
+from jaxinfer.text.answer.thoughts import THINK
 from jaxinfer.text.template.chat_template import ChatTemplate
 from jaxinfer.text.template.messages import template_message
 from jaxinfer.text.template.template_process import TemplateLimits
 from tests.material import material
+from tests.text.folders import byte_level_folder
 
-HARMONY = AnswerFormat(reasoning=True, tools=True, channels=True)
+HARMONY = AnswerFormat(thoughts=THINK, calls=HERMES, channels=True)
 NEXT = "<|end|><|start|>assistant"
 ANALYSIS = "<|channel|>analysis<|message|>Hm.\n\nYes."
 FINAL = "<|channel|>final<|message|>It is 4."
@@ -163,8 +168,8 @@ def test_text_comes_as_soon_as_it_can_be_no_tag() -> None:
 
 def test_what_is_not_looked_for_stays_in_the_content() -> None:
     text = ANALYSIS + NEXT + CALL
-    assert take(HARMONY._replace(tools=False), [text]) == ("Hm.\n\nYes.", "<|start|>assistant" + CALL, [])
-    assert take(HARMONY._replace(reasoning=False), [text]) == ("", ANALYSIS + "<|end|>", CALLED)
+    assert take(HARMONY._replace(calls=None), [text]) == ("Hm.\n\nYes.", "<|start|>assistant" + CALL, [])
+    assert take(HARMONY._replace(thoughts=None), [text]) == ("", ANALYSIS + "<|end|>", CALLED)
 
 
 def test_tokens_of_the_reasoning_are_counted() -> None:
@@ -196,7 +201,8 @@ def test_the_template_of_gpt_oss_takes_an_answer_back() -> None:
     assert '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Zürich"}' in text
 
 
-def test_the_text_has_the_tags_where_they_are_looked_for() -> None:
-    assert not HARMONY.params(SamplingParams()).skip_special_tokens
-    assert AnswerFormat(reasoning=True).params(SamplingParams()).skip_special_tokens
+def test_the_text_has_the_tags_where_they_are_looked_for(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(byte_level_folder(tmp_path))
+    assert not HARMONY.params(SamplingParams(), tokenizer).skip_special_tokens
+    assert AnswerFormat(thoughts=THINK).params(SamplingParams(), tokenizer).skip_special_tokens
     assert parse_answer(ANALYSIS + NEXT + CALL, HARMONY).tool_calls[0].name == "get_weather"

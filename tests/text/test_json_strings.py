@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from jaxinfer.text.answer import json_strings
+from jaxinfer.text.answer.calls.json_calls import HERMES
 from jaxinfer.text.answer.json_strings import JsonStrings
 from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser
 
@@ -56,6 +57,6 @@ def test_a_call_full_of_tags_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("_OUTSIDE", "_INSIDE"):
         monkeypatch.setattr(json_strings, name, Counting(getattr(json_strings, name)))
     text = '<tool_call>{"arguments": {"a": "' + "</tool_call>" * 500 + '"}, "name": "f"}</tool_call>'
-    parts = AnswerParser(AnswerFormat(tools=True)).push(text)
+    parts = AnswerParser(AnswerFormat(calls=HERMES)).push(text)
     assert [part.tool_call.name for part in parts if part.tool_call] == ["f"]
     assert 0 < read <= 2 * len(text)

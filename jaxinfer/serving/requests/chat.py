@@ -8,7 +8,7 @@ import numpy as np
 from jaxinfer.engine.types import NO_PREDICTIONS
 from jaxinfer.errors import ParameterError
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
-from jaxinfer.serving.requests.conversation import echoed_text, offered_tools, render
+from jaxinfer.serving.requests.conversation import echoed_text, offered_tools, render, tool_schemas
 from jaxinfer.serving.requests.endpoint import (
     Endpoint,
     ModelSide,
@@ -20,6 +20,7 @@ from jaxinfer.serving.requests.endpoint import (
 )
 from jaxinfer.serving.requests.params import chat_params, engine_request, most_tokens
 from jaxinfer.serving.requests.structured import constrained_answer
+from jaxinfer.text.answer.calls.argument_types import types_of_properties
 from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 
@@ -36,11 +37,11 @@ def _check(body: ChatBody, side: ModelSide) -> list[str]:
 
 
 async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
-    params = side.answer_form.params(chat_params(body, side.text.defaults, side.info))
+    form, tokenizer = side.answer_form.offering(tool_schemas(body)), side.text.tokenizer
+    params = form.params(chat_params(body, side.text.defaults, side.info), tokenizer)
     params = with_bad_token_ids(params, side.text.tokenizer)
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text, most_tokens(body, side.info))
-    form, tokenizer = side.answer_form, side.text.tokenizer
     params = constrained_answer(body, params, form, tokenizer, rendered.text, has_tools=bool(tools))
     request = engine_request(rendered.token_ids, params, side.info, body, "messages")
     return [(replace(request, prediction=await _prediction(body, side)), rendered.text)]
@@ -56,15 +57,22 @@ async def _prediction(body: ChatBody, side: ModelSide) -> np.ndarray:
 
 
 def _slim(body: ChatBody) -> ChatBody:
-    # An echo repeats the last message. Of tools, a reply needs to know whether there are any.
+    # An echo repeats the last message.
     echoed = body.messages[-1:] if body.echo else []
     return msgspec.structs.replace(
         without_effect_dropped(body),
         messages=[Message(role=message.role, content=echoed_text(body)) for message in echoed],
         chat_template_kwargs=None,
         prediction=None,
-        tools=[Tool(type="function", function=Function(name=""))] if body.tools else None,
+        tools=[_slim_tool(tool) for tool in body.tools] if body.tools else None,
     )
+
+
+def _slim_tool(tool: Tool) -> Tool:
+    """What a reply needs to know of a tool: the types of its arguments."""
+    types = types_of_properties(tool.function.parameters or {})
+    properties = {name: {"type": sorted(found)} for name, found in types.items() if found}
+    return Tool(type="function", function=Function(name=tool.function.name, parameters={"properties": properties}))
 
 
 CHAT = Endpoint("chat", ChatBody, _check, _prepare, _slim, as_it_is)

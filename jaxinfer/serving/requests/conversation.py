@@ -1,6 +1,6 @@
 """From a chat's body to its prompt, and to what is looked for in the answer."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -9,8 +9,12 @@ from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.requests.tool_choice import tool_choice
 from jaxinfer.text import TextProcessor
+from jaxinfer.text.answer.calls.argument_types import ToolSchema
+from jaxinfer.text.answer.calls.form import CallForm
+from jaxinfer.text.answer.calls.registry import CallParserName, form_of_name
 from jaxinfer.text.answer.forms import UnparsedForm
 from jaxinfer.text.answer.parser import AnswerFormat
+from jaxinfer.text.answer.thoughts import ThoughtParserName, Thoughts, thoughts_of_name
 from jaxinfer.text.template.chat_template import ChatTemplate
 from jaxinfer.text.template.conversation_ids import RenderedPrompt
 from jaxinfer.text.template.messages import REASONING_NAMES, content_text, template_message
@@ -95,15 +99,16 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
     tools = template_tools(body.tools)
     if choice.mode == "none":
         return None
-    if not form.tools and options.tool_call_parser == "auto":
+    if form.calls is None and options.tool_call_parser == "auto":
         message = "tools: the form in which this model calls tools is not known; `--tool-call-parser` can name it"
         raise RequestError(message, param="tools", code="unsupported_parameter")
     return tools
 
 
-def offers_tools(body: ChatBody) -> bool:
-    """Return whether a body that was prepared offers the model any tools."""
-    return bool(body.tools) and body.tool_choice != "none"
+def tool_schemas(body: ChatBody) -> list[ToolSchema]:
+    """The tools that a body offers the model, which was prepared."""
+    offered = [] if body.tool_choice == "none" else body.tools or []
+    return [(tool.function.name, tool.function.parameters) for tool in offered]
 
 
 def template_tools(tools: list[Tool]) -> list[dict[str, Any]]:
@@ -124,10 +129,22 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
     Channels hold both reasoning and calls: they are read unless both settings name something else.
     """
     return AnswerFormat(
-        reasoning=template.reasoning if options.reasoning_parser == "auto" else options.reasoning_parser == "think",
-        tools=template.tools if options.tool_call_parser == "auto" else options.tool_call_parser == "hermes",
+        thoughts=_thoughts(options.reasoning_parser, template.thoughts),
+        calls=_call_form(options.tool_call_parser, template.calls),
         channels=template.channels and "auto" in (options.reasoning_parser, options.tool_call_parser),
     )
+
+
+def _thoughts(asked: Literal["auto", "none"] | ThoughtParserName, shown: Thoughts | None) -> Thoughts | None:
+    if asked == "none":
+        return None
+    return shown if asked == "auto" else thoughts_of_name(asked)
+
+
+def _call_form(asked: Literal["auto", "none"] | CallParserName, shown: CallForm | None) -> CallForm | None:
+    if asked == "none":
+        return None
+    return shown if asked == "auto" else form_of_name(asked, shown)
 
 
 def unparsed_forms(options: ServerConfig, template: ChatTemplate) -> list[UnparsedForm]:

@@ -13,8 +13,8 @@ from jaxinfer.serving.bodies.chat_schema import ChatBody, Tool
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.requests.tool_choice import calls_constraint
-from jaxinfer.text.answer.call_syntax import CallSyntax
-from jaxinfer.text.answer.parser import THINK, THOUGHT, AnswerFormat, is_thinking
+from jaxinfer.text.answer.calls.argument_types import schemas_of
+from jaxinfer.text.answer.parser import AnswerFormat
 from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
@@ -83,8 +83,6 @@ def constrained_answer(
     constraint = params.constraint
     if has_tools:
         constraint = calls_constraint(body, form, constraint)
-        if constraint is not None and form.call_syntax is not None:
-            params = _with_tags_shown(params, form.call_syntax, tokenizer)
     if constraint is None:
         return replace(params, structured_outputs=None)
     param = constraint.param.partition(".")[0]
@@ -102,12 +100,14 @@ def answer_params(
 ) -> SamplingParams:
     """Parameters of a chat that no HTTP request asked for. tools: of OpenAI's form, checked; prompt: as the template
     has it. Raises ParameterError."""
-    params = form.params(params)
+    params = form.offering(schemas_of(tools)).params(params, tokenizer)
     if not tools and params.constraint is None:
         return params
     try:
         body = ChatBody(messages=[], tools=msgspec.convert([*tools], list[Tool]))
-        return constrained_answer(body, params, form, tokenizer, prompt, has_tools=form.tools and bool(tools))
+        return constrained_answer(
+            body, params, form, tokenizer, prompt, has_tools=form.calls is not None and bool(tools)
+        )
     except msgspec.ValidationError as error:
         raise ParameterError("tools", str(error)) from None
     except RequestError as error:
@@ -116,16 +116,10 @@ def answer_params(
 
 
 def _after_thought(constraint: Constraint, form: AnswerFormat, tokenizer: Tokenizer, prompt: str) -> Constraint:
-    thinking = is_thinking(prompt, continued=False)
-    begin = None if thinking else tokenizer.added_ids.get(THINK)
-    thought = prompt.rstrip().endswith(THOUGHT)
-    if not form.reasoning or (not thinking and (thought or begin is None)):
+    if form.thoughts is None:
         return constraint
-    return constraint.after_thought(THOUGHT, begin)
-
-
-def _with_tags_shown(params: SamplingParams, syntax: CallSyntax, tokenizer: Tokenizer) -> SamplingParams:
-    """Keep special tokens in the text if a tag of calls is one."""
-    written = f"{syntax.trigger}{syntax.head}{syntax.end}"
-    special = any(token in written and each in tokenizer.special_ids for token, each in tokenizer.added_ids.items())
-    return replace(params, skip_special_tokens=False) if special else params
+    thinking, tags = form.thinks(prompt), form.thoughts
+    begin = None if thinking else tokenizer.added_ids.get(tags.begin)
+    if not thinking and (prompt.rstrip().endswith(tags.end) or begin is None):
+        return constraint
+    return constraint.after_thought(tags.end, begin)

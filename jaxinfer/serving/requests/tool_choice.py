@@ -7,7 +7,7 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.structural_tag import Node, without
-from jaxinfer.text.answer.call_syntax import CallSyntax
+from jaxinfer.text.answer.calls.form import Callable, CallForm, one_or_more
 from jaxinfer.text.answer.parser import AnswerFormat
 
 _FORMS = "`auto`, `none`, `required`, a named function and `allowed_tools` are"
@@ -73,26 +73,26 @@ def calls_constraint(body: ChatBody, form: AnswerFormat, content: Constraint | N
     if reason is None or not _can_constrain(reason, form, body):
         return None
     if choice.mode == "required":
-        return Constraint.tags(_only_calls(form, functions, one=one or choice.named), reason)
+        known = [each.function for each in functions]
+        return Constraint.tags(_only_calls(form, known, one=one or choice.named), reason)
     if content is not None:
-        return Constraint.tags(_calls_or(content, form, _as_auto(functions), one=one), reason)
-    return Constraint.tags(_text_and_calls(form, _as_auto(functions), one=one), reason)
+        return Constraint.tags(_calls_or(content, form, _as_auto(functions, form), one=one), reason)
+    return Constraint.tags(_text_and_calls(form, _as_auto(functions, form), one=one), reason)
 
 
-class _Callable(NamedTuple):
-    """A function, and its number among the tools. schema: of its arguments."""
+class _Offered(NamedTuple):
+    """A function that may be called. strict: its calls follow its schema also if the model chooses to call."""
 
     number: int
-    function: Function
-    schema: dict[str, Any]
+    strict: bool
+    function: Callable
 
 
-def _functions(body: ChatBody, choice: ToolChoice) -> list[_Callable]:
-    found = [(i, tool.function) for i, tool in enumerate(body.tools or ())]
+def _functions(body: ChatBody, choice: ToolChoice) -> list[_Offered]:
     return [
-        _Callable(number, function, _schema(function))
-        for number, function in found
-        if choice.names is None or function.name in choice.names
+        _Offered(i, bool(one.strict), Callable(one.name, _schema(one), f"tools[{i}].function.parameters"))
+        for i, one in ((i, tool.function) for i, tool in enumerate(body.tools or ()))
+        if choice.names is None or one.name in choice.names
     ]
 
 
@@ -103,19 +103,20 @@ def _schema(function: Function) -> dict[str, Any]:
     return {"type": "object", **function.parameters}
 
 
-def _as_auto(functions: list[_Callable]) -> list[_Callable]:
+def _as_auto(functions: list[_Offered], form: AnswerFormat) -> list[Callable]:
     """Drop the schemas of functions that are not strict: if the model itself chooses to call, only strict functions
-    promise theirs."""
-    return [each if each.function.strict else each._replace(schema={"type": "object"}) for each in functions]
+    promise theirs. A form whose arguments follow from their schema keeps it."""
+    needed = form.constrained_calls is not None and form.constrained_calls.needs_schema
+    return [one if needed or strict else one._replace(schema={"type": "object"}) for _, strict, one in functions]
 
 
-def _reason(choice: ToolChoice, functions: list[_Callable], content: Constraint | None, *, one: bool) -> str | None:
+def _reason(choice: ToolChoice, functions: list[_Offered], content: Constraint | None, *, one: bool) -> str | None:
     """The field for whose sake answers are constrained."""
     if choice.mode == "required" or choice.names is not None:
         return "tool_choice"
     if content is not None:
         return content.param
-    strict = next((each.number for each in functions if each.function.strict), None)
+    strict = next((each.number for each in functions if each.strict), None)
     if strict is not None:
         return f"tools[{strict}].function.strict"
     return "parallel_tool_calls" if one else None
@@ -123,7 +124,7 @@ def _reason(choice: ToolChoice, functions: list[_Callable], content: Constraint 
 
 def _can_constrain(reason: str, form: AnswerFormat, body: ChatBody) -> bool:
     """False where what clients send with each request does what it can: nothing. Raises RequestError for the rest."""
-    known, param = form.call_syntax is not None, reason.partition(".")[0]
+    known, param = form.constrained_calls is not None, reason.partition(".")[0]
     if known and not body.continue_final_message:
         return True
     if reason == "parallel_tool_calls" or (reason.endswith(".strict") and not known):
@@ -136,39 +137,29 @@ def _can_constrain(reason: str, form: AnswerFormat, body: ChatBody) -> bool:
     raise RequestError(f"{param}: is not supported yet {what}", param=param, code="unsupported_parameter")
 
 
-def _text_and_calls(form: AnswerFormat, functions: list[_Callable], *, one: bool) -> Node:
-    syntax = _syntax(form)
-    return {"type": "triggered_tags", "triggers": [syntax.trigger], "tags": _tags(syntax, functions),
-            "at_least_one": False, "stop_after_first": one, "excludes": []}  # fmt: skip
+def _text_and_calls(form: AnswerFormat, functions: list[Callable], *, one: bool) -> Node:
+    calls = _calls(form)
+    return {"type": "triggered_tags", "triggers": [calls.begins[0]], "tags": calls.tags(functions, one=one),
+            "at_least_one": False, "stop_after_first": one or calls.wraps, "excludes": [*calls.begins[1:]]}  # fmt: skip
 
 
-def _calls_or(content: Constraint, form: AnswerFormat, functions: list[_Callable], *, one: bool) -> Node:
-    fitting = without(_node(content), [_syntax(form).trigger], content.param)
+def _calls_or(content: Constraint, form: AnswerFormat, functions: list[Callable], *, one: bool) -> Node:
+    fitting = without(_node(content), [*_calls(form).begins], content.param)
     return {"type": "or", "elements": [_only_calls(form, functions, one=one), fitting]}
 
 
-def _only_calls(form: AnswerFormat, functions: list[_Callable], *, one: bool) -> Node:
-    syntax = _syntax(form)
-    calls = {"type": "tags_with_separator", "tags": _tags(syntax, functions), "separator": syntax.between,
-             "at_least_one": True, "stop_after_first": one}  # fmt: skip
-    if not form.reasoning:
-        return calls
+def _only_calls(form: AnswerFormat, functions: list[Callable], *, one: bool) -> Node:
+    calls = _calls(form)
+    found = one_or_more(calls.tags(functions, one=one), calls.between, one=one or calls.wraps)
+    if form.thoughts is None:
+        return found
     # Models that think begin their answer so.
-    return {"type": "sequence", "elements": [{"type": "regex", "pattern": r"(\n\n)?"}, calls]}
+    return {"type": "sequence", "elements": [{"type": "regex", "pattern": r"(\n\n)?"}, found]}
 
 
-def _syntax(form: AnswerFormat) -> CallSyntax:
-    assert form.call_syntax is not None
-    return form.call_syntax
-
-
-def _tags(syntax: CallSyntax, functions: list[_Callable]) -> list[Node]:
-    return [
-        {"type": "tag", "begin": syntax.begin(each.function.name), "end": syntax.end, "content": {
-            "type": "json_schema", "json_schema": each.schema, "whitespace": syntax.whitespace,
-            "param": f"tools[{each.number}].function.parameters"}}
-        for each in functions
-    ]  # fmt: skip
+def _calls(form: AnswerFormat) -> CallForm:
+    assert form.constrained_calls is not None
+    return form.constrained_calls
 
 
 def _node(content: Constraint) -> Node:

@@ -3,51 +3,29 @@
 from typing import Literal, NamedTuple
 
 _REASONING = {
-    "<seed:think>": "Seed-OSS",
-    "[THINK]": "Mistral",
     "<|START_THINKING|>": "Cohere",
     "<response>": "Granite 3",
 }
 """Families by what their chat templates show, of reasoning."""
 
 _TOOL_CALLS = {
-    "[TOOL_CALLS]": "Mistral",
-    "<seed:tool_call>": "Seed-OSS",
-    "<minimax:tool_call>": "MiniMax-M2",
-    "<arg_key>": "GLM-4.5",
-    "<parameter=": "Qwen3-Coder",
-    "<function=": "Functionary",
-    "<|recipient|>": "Functionary",
-    ">>>all": "Functionary",
-    "<tool_calls>": "Apriel or Hunyuan",
-    "<|python_tag|>": "Llama 3",
-    '"parameters": dictionary of': "Llama 3",
-    "<|tool_call|>": "Granite 3 or Phi-4-mini",
-    "tool▁calls▁begin": "DeepSeek",
-    "<|START_ACTION|>": "Cohere",
-    "Action: ```json": "Cohere",
+    "<|recipient|>": "Functionary 3.2",
+    ">>>all": "Functionary 3.2",
+    "<tool_calls>": "Hunyuan",
+    "Action: ```json": "Command R",
     "<function_calls>": "OLMo 3",
+    "<|python_start|>": "Llama 4",
+    "tool_code": "Gemma 3",
 }
 """Signs of tool calls in a chat template, and the family whose form they show."""
 
 _BY_ARCHITECTURE = {
-    "Cohere2ForCausalLM": "reasoning and tool calls",
+    "Cohere2ForCausalLM": "reasoning",
     "CohereForCausalLM": "tool calls",
-    "Glm4ForCausalLM": "tool calls",
-    "Glm4MoeForCausalLM": "tool calls",
-    "GlmForCausalLM": "tool calls",
-    "GraniteForCausalLM": "tool calls of Granite 3",
-    "GraniteMoeForCausalLM": "tool calls of Granite 3",
-    "InternLM2ForCausalLM": "tool calls",
-    "LlamaForCausalLM": "tool calls of Llama 3",
-    "MiniMaxM2ForCausalLM": "tool calls",
-    "Ministral3ForCausalLM": "reasoning and tool calls",
-    "MistralForCausalLM": "tool calls, and reasoning of Magistral",
-    "MixtralForCausalLM": "tool calls",
+    "GraniteForCausalLM": "reasoning of Granite 3",
+    "GraniteMoeForCausalLM": "reasoning of Granite 3",
+    "LlamaForCausalLM": "Python calls of Llama 3.2",
     "Olmo3ForCausalLM": "tool calls",
-    "Phi3ForCausalLM": "tool calls of Phi-4-mini",
-    "Qwen3MoeForCausalLM": "tool calls of Qwen3-Coder",
-    "SeedOssForCausalLM": "reasoning and tool calls",
 }
 """Other models of an architecture may have forms that are taken apart: their templates decide."""
 

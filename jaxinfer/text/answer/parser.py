@@ -3,10 +3,15 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.text.answer.call_syntax import HERMES, CallSyntax
+from jaxinfer.text.answer.calls.argument_types import ArgumentTypes, ToolSchema, argument_types
+from jaxinfer.text.answer.calls.form import CallForm
+from jaxinfer.text.answer.calls.json_calls import HERMES
+from jaxinfer.text.answer.calls.registry import form_of_template
 from jaxinfer.text.answer.harmony import FINAL, FUNCTIONS, HarmonyParser
 from jaxinfer.text.answer.json_strings import DECODER, JsonStrings, ObjectText, json_object, may_become_object
 from jaxinfer.text.answer.parts import (
@@ -19,58 +24,61 @@ from jaxinfer.text.answer.parts import (
     beginning_of,
     member_text,
 )
+from jaxinfer.text.answer.thoughts import THINK, Thoughts, thoughts_of_template
+from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
-THINK, THOUGHT = "<think>", "</think>"
-CALL, CALLED = HERMES.trigger, "</tool_call>"
+CALL, CALLED = HERMES.begins[0], HERMES.end
 
 _State = Callable[[list[AnswerPart]], bool]
-
-
-def is_thinking(prompt: str, *, continued: bool) -> bool:
-    """Return whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished
-    message."""
-    return prompt.rfind(THINK) > prompt.rfind(THOUGHT) if continued else prompt.rstrip().endswith(THINK)
 
 
 class AnswerFormat(NamedTuple):
     """Format in which a model's text is parsed.
 
-    reasoning: `<think> … </think>` before the answer (Qwen3, DeepSeek-R1). tools: `<tool_call>` with
-    `{"name": …, "arguments": {…}}` inside (the Hermes form, Qwen2.5 and Qwen3). channels: both are messages in
-    channels instead (the harmony format, gpt-oss).
+    thoughts: tags of reasoning before the answer; None: it is not parsed. calls: the form of tool calls; None: they are
+    not parsed. channels: both are messages in channels instead (the harmony format, gpt-oss); each is parsed if its
+    field is not None. types: of arguments, for forms that do not quote strings.
     """
 
-    reasoning: bool = False
-    tools: bool = False
+    thoughts: Thoughts | None = None
+    calls: CallForm | None = None
     channels: bool = False
+    types: ArgumentTypes = MappingProxyType({})
 
     @classmethod
     def of_template(cls, template: str) -> "AnswerFormat":
         """Infer the model's format from its chat template; other forms of tool calls are not mistaken for this one."""
         if FINAL in template:
-            return cls(reasoning=True, tools=FUNCTIONS in template, channels=True)
-        other = any(mark in template for mark in _OTHER_CALLS)
-        return cls(THOUGHT in template, _HERMES_CALL.search(template) is not None and not other)
+            return cls(THINK, HERMES if FUNCTIONS in template else None, channels=True)
+        return cls(thoughts_of_template(template), form_of_template(template))
 
     @property
-    def call_syntax(self) -> CallSyntax | None:
-        """Syntax of calls; None if they are not parsed, or cannot be constrained yet."""
-        return HERMES if self.tools and not self.channels else None
+    def constrained_calls(self) -> CallForm | None:
+        """The form of calls; None if they are not parsed, or cannot be constrained yet."""
+        return None if self.channels else self.calls
+
+    def offering(self, tools: Sequence[ToolSchema]) -> "AnswerFormat":
+        """The format of answers to a request that offers these tools: without calls where there are none."""
+        return self._replace(calls=self.calls if tools else None, types=argument_types(tools))
 
     def parser(self, *, thinking: bool = False) -> Parser:
-        """A parser for one answer. thinking: the prompt itself has opened `<think>`."""
+        """A parser for one answer. thinking: the prompt itself has opened a thought."""
         if self.channels:
-            return HarmonyParser(reasoning=self.reasoning, tools=self.tools)
+            return HarmonyParser(reasoning=self.thoughts is not None, tools=self.calls is not None)
         return AnswerParser(self, thinking=thinking)
 
-    def params(self, params: SamplingParams) -> SamplingParams:
-        """Parameters with which the text has the tags: those of channels are special tokens."""
-        return dataclasses.replace(params, skip_special_tokens=False) if self.channels else params
+    def thinks(self, prompt: str, *, continued: bool = False) -> bool:
+        """Return whether the answer to a prompt begins inside of a thought, as `Thoughts.opened_by` has it."""
+        return self.thoughts is not None and self.thoughts.opened_by(prompt, continued=continued)
 
+    def params(self, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+        """Parameters with which the text has the tags, also if they are special tokens."""
+        return dataclasses.replace(params, skip_special_tokens=False) if self._needs_special(tokenizer) else params
 
-_HERMES_CALL = re.compile(re.escape(CALL) + r"""[^<]{0,60}?\{\\?["']name\\?["']\s*:""")
-"""A call as templates show it: the tag, perhaps pieces of a template, and an object that begins with a name."""
-_OTHER_CALLS = ("<function=", "<arg_key>", "<parameter=", "<tool_calls>")
+    def _needs_special(self, tokenizer: Tokenizer) -> bool:
+        marks = "\n".join([*(self.thoughts or ()), *(() if self.calls is None else self.calls.marks)])
+        special = (token for token, number in tokenizer.added_ids.items() if number in tokenizer.special_ids)
+        return self.channels or any(token in marks for token in special)
 
 
 class AnswerParser:
@@ -79,14 +87,15 @@ class AnswerParser:
     Text is held back while it may begin a tag. Line breaks around tags belong to the tags. A call whose arguments are
     no JSON object within their first `TOLD_AFTER` characters stays in the content as it was written; of others the
     arguments come as they are written. A thought may follow another at once; a tag that ends none is dropped where it
-    begins the answer or a line. thinking: the prompt itself has opened `<think>`.
+    begins the answer or a line. thinking: the prompt itself has opened a thought.
     """
 
     def __init__(self, form: AnswerFormat, *, thinking: bool = False):
         self._form = form
         self._held = ""
         self._gap = ""  # white space before a call, which stays where it turns out to be none
-        self._state = self._opening if form.reasoning and thinking else self._beginning
+        self._tags = form.thoughts or THINK
+        self._state = self._opening if form.thoughts and thinking else self._beginning
         self._strip = False
         self._searched = 0  # where the end of a call is looked for
         self._strings = JsonStrings(0)  # of that call
@@ -94,7 +103,7 @@ class AnswerParser:
         self._arguments = ObjectText()  # of a call that is told
         self._said = False  # something of the content was told
         self._parted = False  # a call stood between that and what follows
-        self._thought = form.reasoning and thinking  # a thought has begun or ended
+        self._thought = form.thoughts is not None and thinking  # a thought has begun or ended
         self._reasoned = self._new_thought = False  # something of a thought was told; none of this one
 
     def push(self, text: str) -> list[AnswerPart]:
@@ -118,12 +127,16 @@ class AnswerParser:
                 break
             self._take_call(end, parts)
             self._go_on(parts)
+        if self._state == self._reading and self._take_calls(len(self._held), parts):
+            return parts
         return parts + self._rest()
 
     def _rest(self) -> list[AnswerPart]:
         held, self._held = self._held, ""
         if self._state == self._calling:
             return [_call(held.removeprefix(CALL)) or self._content(self._gap + held)]
+        if self._state == self._reading:
+            return [self._content(self._gap + held)]
         if self._state == self._telling:
             return [AnswerPart(arguments=held)] if held else []
         if self._state == self._closing:
@@ -138,18 +151,18 @@ class AnswerParser:
     # Each state takes what it can from `_held` and tells whether another state has to go on.
 
     def _beginning(self, parts: list[AnswerPart]) -> bool:
-        if not self._form.reasoning:
+        if self._form.thoughts is None:
             self._state = self._speaking
             return True
-        return self._take_tag({THINK: self._opening, THOUGHT: self._after_thought}, self._speaking)
+        return self._take_tag({self._tags.begin: self._opening, self._tags.end: self._after_thought}, self._speaking)
 
     def _opening(self, parts: list[AnswerPart]) -> bool:
         """Inside of a thought of which nothing has come: the tag may be there once more."""
         self._thought, self._strip, self._new_thought = True, True, True
-        return self._take_tag({THINK: self._opening}, self._thinking)
+        return self._take_tag({self._tags.begin: self._opening}, self._thinking)
 
     def _thinking(self, parts: list[AnswerPart]) -> bool:
-        text, found = self._until(_END_OF_THOUGHT, THOUGHT)
+        text, found = self._until(_marks((self._tags.end,)), self._tags.end)
         if text:
             parts.append(self._reasoning(text))
         if found:
@@ -158,23 +171,49 @@ class AnswerParser:
 
     def _after_thought(self, parts: list[AnswerPart]) -> bool:
         self._thought, self._strip = True, True
-        return self._take_tag({THINK: self._opening, THOUGHT: self._after_thought}, self._speaking)
+        return self._take_tag({self._tags.begin: self._opening, self._tags.end: self._after_thought}, self._speaking)
 
     def _speaking(self, parts: list[AnswerPart]) -> bool:
-        tags = [CALL] * self._form.tools + [THOUGHT] * (self._form.reasoning and not self._thought)
-        if tags:
-            text, found = self._until(_MARKS[tuple(tags)], *tags)
+        begins = () if self._form.calls is None else self._form.calls.begins
+        stray = self._tags.end if self._form.thoughts and not self._thought else ""
+        if tags := (*begins, *filter(None, [stray])):
+            text, found = self._until(_marks(begins, stray), *tags)
         else:
             text, found = self._strip_start(self._held), ""
             self._held = ""
         if text:
             parts.append(self._content(text))
-        if found == CALL:
-            self._held, self._state, self._searched = CALL + self._held, self._calling, len(CALL)
-            self._strings, self._may_tell = JsonStrings(len(CALL)), True
+        if found in begins:
+            self._begin_calls(found)
         elif found:
             self._state, self._parted = self._after_thought, True
         return bool(found)
+
+    def _begin_calls(self, begin: str) -> None:
+        self._held, self._searched = begin + self._held, len(begin)
+        self._state = self._calling if self._form.calls is HERMES else self._reading
+        self._strings, self._may_tell = JsonStrings(len(CALL)), True
+
+    def _reading(self, parts: list[AnswerPart]) -> bool:
+        """Inside of calls of a form whose calls are told once they are whole."""
+        end = self._form.calls.end if self._form.calls is not None else ""
+        while end and (at := self._held.find(end, self._searched)) >= 0:
+            self._searched = at + len(end)
+            if self._take_calls(self._searched, parts):
+                return True
+            # The mark may stand inside of an argument.
+        self._searched = max(self._searched, len(self._held) - len(end) + 1)
+        return False
+
+    def _take_calls(self, end: int, parts: list[AnswerPart]) -> bool:
+        """Takes the calls that `_held` has up to `end`, if these are whole."""
+        assert self._form.calls is not None
+        calls = self._form.calls.parse(self._held[:end], self._form.types)
+        if calls is None:
+            return False
+        parts += [AnswerPart(tool_call=call) for call in calls]
+        self._held, self._state, self._strip, self._parted = self._held[end:], self._speaking, True, True
+        return True
 
     def _calling(self, parts: list[AnswerPart]) -> bool:
         if self._begin_telling(parts):
@@ -280,35 +319,17 @@ class AnswerParser:
         return text
 
 
-_END_OF_THOUGHT = re.compile(re.escape(THOUGHT))
-_STRAY = rf"(?<=\n){re.escape(THOUGHT)}"
-_MARKS = {
-    (CALL,): re.compile(re.escape(CALL)),
-    (THOUGHT,): re.compile(_STRAY),
-    (CALL, THOUGHT): re.compile(f"{re.escape(CALL)}|{_STRAY}"),
-}
+@cache
+def _marks(marks: tuple[str, ...], stray: str = "") -> re.Pattern[str]:
+    """A pattern of any of the marks. stray: another, which counts only where a line begins."""
+    found = [re.escape(mark) for mark in marks]
+    return re.compile("|".join([*found, rf"(?<=\n){re.escape(stray)}"] if stray else found))
+
+
 _HEAD = re.compile(
     re.escape(CALL) + r"""\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)"""
 )
 """A call up to its arguments."""
-
-
-class ReasoningTokens:
-    """Counts the tokens between `<think>` and `</think>`, for tokenizers in which each of the two is one token."""
-
-    def __init__(self, begin: int, end: int, *, thinking: bool = False):
-        self.count = 0
-        self._begin = begin
-        self._end = end
-        self._inside = thinking
-
-    def push(self, token_ids: Sequence[int]) -> None:
-        """Takes the answer's next tokens."""
-        for token in token_ids:
-            if token in (self._begin, self._end):
-                self._inside = token == self._begin
-            elif self._inside:
-                self.count += 1
 
 
 class ParsedAnswer(NamedTuple):
@@ -320,7 +341,7 @@ class ParsedAnswer(NamedTuple):
 
 
 def parse_answer(text: str, form: AnswerFormat, *, thinking: bool = False) -> ParsedAnswer:
-    """The parts of a text that is whole. thinking: the prompt itself has opened `<think>`."""
+    """The parts of a text that is whole. thinking: the prompt itself has opened a thought."""
     parser = WholeCalls(form.parser(thinking=thinking))
     parts = parser.push(text) + parser.flush()
     calls = [part.tool_call for part in parts if part.tool_call is not None]

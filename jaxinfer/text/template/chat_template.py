@@ -147,7 +147,7 @@ class ChatTemplate:
 
     def unparsed_forms(self) -> list[UnparsedForm]:
         """Return the forms in the model's answers that are not parsed. Starts the worker if it does not run."""
-        return unparsed_forms(self._all_text, takes_tools=self.takes_tools, knows_calls=self.form.tools)
+        return unparsed_forms(self._all_text, takes_tools=self.takes_tools, knows_calls=self.form.calls is not None)
 
     def literals(self, *, with_tools: bool) -> frozenset[str]:
         """The strings in the text of the template. Starts the worker where it does not run."""

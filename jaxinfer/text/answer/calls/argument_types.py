@@ -1,0 +1,66 @@
+"""Types of the arguments of functions, by which a form that does not quote strings is read."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ArgumentTypes = Mapping[str, Mapping[str, frozenset[str]]]
+"""JSON's types that an argument may have, by the name of its function and its own; empty: nothing is known of them."""
+
+ToolSchema = tuple[str, Mapping[str, Any] | None]
+"""A function's name, and the JSON Schema of its arguments."""
+
+
+def schemas_of(tools: Iterable[Mapping[str, Any]]) -> list[ToolSchema]:
+    """The schemas of tools in OpenAI's form, which were checked."""
+    return [(tool["function"]["name"], tool["function"].get("parameters")) for tool in tools]
+
+
+_MOST_STEPS = 8
+"""Schemas that are followed from one to the next, as by references."""
+
+
+def argument_types(tools: Iterable[ToolSchema]) -> ArgumentTypes:
+    """Types of arguments, from the schemas of functions."""
+    return {name: types_of_properties(schema or {}) for name, schema in tools}
+
+
+def types_of_properties(schema: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Types of the properties of an object's schema, by their names."""
+    properties = schema.get("properties")
+    known = properties.items() if isinstance(properties, Mapping) else ()
+    return {name: _types(of, schema, _MOST_STEPS) for name, of in known}
+
+
+def _types(schema: Any, root: Mapping[str, Any], steps: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or not steps:
+        return frozenset()
+    given = schema.get("type")
+    if isinstance(given, str | list):
+        return frozenset([given] if isinstance(given, str) else [each for each in given if isinstance(each, str)])
+    if isinstance(values := schema.get("enum"), list) or "const" in schema:
+        return frozenset(map(_type, values if isinstance(values, list) else [schema["const"]]))
+    if isinstance(place := schema.get("$ref"), str):
+        return _types(_found(place, root), root, steps - 1)
+    for name in ("anyOf", "oneOf", "allOf"):
+        if isinstance(choices := schema.get(name), list):
+            parts = [_types(each, root, steps - 1) for each in choices]
+            return frozenset().union(*parts) if all(parts) or name == "allOf" else frozenset()
+    return frozenset(kind for mark, kind in _MARKS.items() if mark in schema)
+
+
+_MARKS = {"properties": "object", "items": "array"}
+
+
+def _found(place: str, root: Mapping[str, Any]) -> Any:
+    """What a reference within the schema means; None where it means nothing."""
+    found: Any = root
+    for name in place.removeprefix("#/").split("/"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _type(value: Any) -> str:
+    for kind, name in ((bool, "boolean"), (str, "string"), (int | float, "number"), (list, "array"), (dict, "object")):
+        if isinstance(value, kind):
+            return name
+    return "null"
