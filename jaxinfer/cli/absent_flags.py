@@ -7,7 +7,6 @@ from jaxinfer.errors import ParameterError
 _REPLICAS = "is not needed: each replica is a server of its own"
 _ADAPTERS = "adapters are not supported yet"
 _DRAFTS = 'give --speculative-config, as \'{"method": "ngram", "num_speculative_tokens": 4}\''
-_TOOLS = "is not needed: requests with `tools` are served where the model's chat template takes them"
 
 ABSENT = {
     "--data-parallel-size": _REPLICAS,
@@ -20,11 +19,10 @@ ABSENT = {
     "--speculative-algorithm": _DRAFTS,
     "--num-speculative-tokens": _DRAFTS,
     "--ngram-prompt-lookup-max": _DRAFTS,
-    "--trust-remote-code": "code of a model's folder is never run",
-    "--enable-auto-tool-choice": _TOOLS,
     "--lazy-compile": "give --compile lazy",
     "--no-lazy-compile": "give --compile first",
-    "--enforce-eager": "every program is compiled; --compile lazy compiles each when it is first needed",
+    "--hf-overrides": "config.json is followed as it is; a copy of the folder may have another",
+    "--download-dir": "is HF_HOME in the environment, where files of the hub are kept",
 }
 """Flag, and what is said of it."""
 

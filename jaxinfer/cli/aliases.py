@@ -23,6 +23,9 @@ def _watermark(alias: str, value: str) -> Given:
     return "--kv-watermark", f"{1.0 - used:.6g}"
 
 
+VALUES = {"--dtype": {"half": "float16", "float": "float32"}}
+"""Values of our flags under vLLM's names."""
+
 ALIASES: Mapping[str, Callable[[str, str], Given]] = {
     "-q": _renamed("--quantization"),
     "-tp": _renamed("--tensor-parallel-size"),
@@ -93,6 +96,10 @@ def with_our_names(arguments: Sequence[str], ours: Sequence[str]) -> list[str]:
         flag, has_value, value = argument.partition("=")
         name = flag.replace("_", "-") if flag.startswith("--") else flag
         if name in ours:
+            if name in VALUES and (has_value or rest):
+                value = value if has_value else rest.pop(0)
+                replaced += [name, VALUES[name].get(value, value)]
+                continue
             bare = name in SWITCHES and not has_value and (not rest or rest[0] not in SWITCHES[name])
             replaced += [flag, "on"] if bare else [argument]
         elif name in aliases or name in MODEL_ALIASES:

@@ -1,6 +1,7 @@
 """Settings of a command: from a YAML file and from flags, which win."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from jaxinfer.cli.aliases import with_our_names
 from jaxinfer.cli.flags import parse_flags
 from jaxinfer.cli.help_groups import COMMON, help_groups
 from jaxinfer.cli.help_text import flag_texts, flowing_doc, told_fields
+from jaxinfer.cli.without_effect import taken_without_effect
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
@@ -48,6 +50,7 @@ def parse_settings(
     """
     engine = engine or EngineConfig()
     kind = _settings_class(engine.model, {name: _shown(group) for name, group in _groups(groups, engine).items()})
+    arguments, warnings = taken_without_effect(arguments, _flags(kind()))
     arguments = with_our_names(arguments, _flags(kind()))
     file = _config_file(arguments)
     defaults = kind() if file is None else _with_file(kind(), file)
@@ -59,6 +62,8 @@ def parse_settings(
     values = {name: _plain(value) for name, value in vars(settings).items()}
     # A shell completes a folder's name with a slash, which is no part of the model's name.
     values["model"] = values["model"].rstrip("/") or values["model"]
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     own = {name: values.pop(name) for name in groups}
     del values["config"]
     return EngineConfig(**values), SimpleNamespace(**own)

@@ -1,15 +1,19 @@
 """Flags of other engines: each has our meaning, or a hint that names our flag."""
 
+import dataclasses
 import re
 
 import pytest
 
+from jaxinfer.cli.absent_flags import ABSENT
 from jaxinfer.cli.aliases import ALIASES, HINTS, MODEL_ALIASES, SAMPLING_ALIASES
 from jaxinfer.cli.chat import ChatOptions
 from jaxinfer.cli.generate import GenerateOptions
 from jaxinfer.cli.sampling import SamplingFlags
 from jaxinfer.cli.settings import parse_settings
-from jaxinfer.errors import ParameterError
+from jaxinfer.cli.without_effect import WITHOUT_EFFECT
+from jaxinfer.config import EngineConfig
+from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.serving.config import ServerConfig
 
 
@@ -109,3 +113,61 @@ def test_what_hints_and_aliases_name_exists() -> None:
     for flag in named - {"--no-enable-prefix-caching", "--enable-prefix-caching"}:
         serve(flag, values.get(flag, "0.5" if flag == "--kv-watermark" else "300"))
     assert not {*HINTS, *ALIASES, *SAMPLING_ALIASES, *MODEL_ALIASES} & named
+
+
+COMMAND_LINES = {
+    "some/model --enable-auto-tool-choice --tool-call-parser hermes": ["--enable-auto-tool-choice"],
+    "some/model --tool-call-parser llama3_json --enforce-eager --port 9000": ["--enforce-eager"],
+    "some/model --reasoning-parser deepseek_r1": [],
+    "some/model --tensor-parallel-size 2 --distributed-executor-backend mp": ["--distributed-executor-backend"],
+    "some/model --swap-space 4 --disable-log-requests --generation-config auto": [
+        "--swap-space", "--disable-log-requests", "--generation-config",
+    ],
+    "--model some/model --dtype half --max-model-len 4096 --gpu-memory-utilization 0.9": [],
+    "some/model --trust_remote_code --load-format=safetensors --tokenizer-mode auto": [
+        "--trust_remote_code", "--load-format", "--tokenizer-mode",
+    ],
+    "some/model --async-scheduling --compilation-config {} --limit-mm-per-prompt {}": [
+        "--async-scheduling", "--compilation-config", "--limit-mm-per-prompt",
+    ],
+    "some/model --served-model-name m --max-num-seqs 64 --enable-prefix-caching --uvicorn-log-level info": [
+        "--uvicorn-log-level",
+    ],
+}  # fmt: skip
+"""vLLM's command lines, and their flags that have no effect here."""
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_command_lines_of_vllm_start(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(*line.split()).model == "some/model"
+    told = capsys.readouterr().err.splitlines()
+    assert [re.sub(r"^warning: (\S+) has no effect: .+", r"\1", each) for each in told] == COMMAND_LINES[line]
+
+
+def test_values_under_other_names() -> None:
+    assert serve("--dtype", "half").load.dtype == "float16"
+    assert serve("--dtype=half").load.dtype == "float16"
+    assert serve("--dtype", "bfloat16").load.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--load-format gguf", "--load-format: 'gguf' is not supported: safetensors are read; leave the flag out"),
+        ("--generation-config vllm", "--generation-config: 'vllm' is not supported"),
+        ("--swap-space", "--swap-space: needs a value"),
+        ("--swap-space --port 1", "--swap-space: needs a value"),
+        ("--hf-overrides {}", "--hf-overrides: config.json is followed as it is"),
+        ("--dtype", "--dtype: needs a value"),
+    ],
+)
+def test_flags_that_would_have_an_effect_are_refused(given: str, said: str) -> None:
+    with pytest.raises(JaxinferError, match=re.escape(said)):
+        serve("some/model", *given.split())
+
+
+def test_what_has_no_effect_is_no_flag_of_ours() -> None:
+    groups = [ServerConfig(), *(value for value in vars(EngineConfig()).values() if dataclasses.is_dataclass(value))]
+    ours = [field.name for group in groups for field in dataclasses.fields(group)]
+    assert not {f"--{name.replace('_', '-')}" for name in ours} & {*WITHOUT_EFFECT}
+    assert not {*WITHOUT_EFFECT} & {*ABSENT, *HINTS, *ALIASES}
