@@ -36,6 +36,27 @@ def resolve(model: str, revision: str | None = None, *, needs: str = "config.jso
     ModelError, with what to do, for a name that is neither, for a folder without that file, for a hub model that does
     not exist, needs a token, or cannot be reached. HF_TOKEN, HF_HUB_OFFLINE and HF_HOME are honoured.
     """
+    if (folder := _folder(model, revision, needs)) is not None:
+        return folder
+    folder = Path(model).expanduser()
+    if found := _with_owner(model):
+        log.warning("%s is taken for %s", model, found)
+        return _fetch(found, revision, folder, needs)
+    _check_id(model, folder)
+    return _fetch(model, revision, folder, needs)
+
+
+def check_name(model: str, revision: str | None = None) -> None:
+    """Raises ModelError as `resolve` does for what is known of a name without a network. The demo's names are fine."""
+    folder = Path(model).expanduser()
+    if folder.is_dir() or model in (DEMO_NAME, *DEMO_DRAFTERS):
+        return  # what a folder lacks is told by who reads it
+    if _folder(model, revision, "config.json") is None and not _with_owner(model):
+        _check_id(model, folder)
+
+
+def _folder(model: str, revision: str | None, needs: str) -> Path | None:
+    """The folder that a name is, None if it may be of the hub. Raises ModelError."""
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         if revision is not None:
@@ -50,12 +71,12 @@ def resolve(model: str, revision: str | None = None, *, needs: str = "config.jso
         raise ModelError(f"{model}: {_NO_GGUF}")
     if folder.is_file():
         raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds {needs}")
-    if found := _with_owner(model):
-        log.warning("%s is taken for %s", model, found)
-        return _fetch(found, revision, folder, needs)
+    return None
+
+
+def _check_id(model: str, folder: Path) -> None:
     if not _HUB_ID.fullmatch(model) or model.startswith((".", "/", "~")):
         raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(model, folder)}")
-    return _fetch(model, revision, folder, needs)
 
 
 def _shorten_timeouts() -> None:

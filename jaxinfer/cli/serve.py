@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from jaxinfer.checkpoint.source import check_name
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import differences
@@ -41,6 +42,8 @@ def run(arguments: Sequence[str]) -> int:
         options = dataclasses.replace(options, api_key=from_environment)
     if options.engine_address is not None:
         _refuse_engine_settings(config)
+    else:
+        check_name(config.model, config.load.revision)
     place = place_of(config)
     served_mesh(config.parallel, 1 if place is None else place.num_hosts)  # told before a process is started
     start_log(options)

@@ -9,8 +9,6 @@ from typing import Literal
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.serving.api_keys import read_api_keys
-from jaxinfer.text.answer.calls.registry import CallParserName
-from jaxinfer.text.answer.thoughts import ThoughtParserName
 
 ACCESS_LOG = "jaxinfer.access"
 """The logger of HTTP requests: client, request, status, bytes, seconds."""
@@ -19,6 +17,18 @@ _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
     "max_open_requests", "max_pending_body_bytes", "body_workers", "api_workers",
 )  # fmt: skip
+
+CallParser = Literal[
+    "auto", "none", "apriel", "cohere_command3", "command_r7b", "deepseek_v3", "deepseek_v31", "functionary", "glm45",
+    "glm47", "granite", "hermes", "hunyuan_a13b", "internlm", "kimi_k2", "llama3_json", "llama4_json", "minimax_m2",
+    "mistral", "phi4_mini_json", "qwen3_coder", "qwen3_xml", "seed_oss",
+]  # fmt: skip
+"""Names of forms of calls (text/answer/calls/), vLLM's where it has one."""
+ThoughtParser = Literal[
+    "auto", "none", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "minimax_m2", "mistral", "olmo3", "qwen3",
+    "seed_oss", "step3", "think",
+]  # fmt: skip
+"""Names of forms of thoughts (text/answer/thoughts.py), vLLM's where it has one."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +93,9 @@ class ServerConfig:
     """Send the usage in every stream, and in each of its chunks, as if each request asked for it."""
     return_tokens_as_token_ids: bool = False
     """Call tokens `token_id:5` in all log-probabilities, as if each request asked for it."""
-    tool_call_parser: Literal["auto", "none"] | CallParserName = "auto"
+    tool_call_parser: CallParser = "auto"
     """Form of tool calls in the model's text; auto: as the chat template shows it; none: they stay in the content."""
-    reasoning_parser: Literal["auto", "none"] | ThoughtParserName = "auto"
+    reasoning_parser: ThoughtParser = "auto"
     """Form of what the model thinks; auto: as the chat template shows it; none: it stays in the content."""
     allowed_hosts: tuple[str, ...] = ()
     """Names in a request's Host that a server without a key answers beside those of this machine, or `*` for all. A

@@ -1,11 +1,12 @@
 """Calls in every form: what models write is read as they meant it, whole and however it is cut."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from jaxinfer.text.answer.calls.registry import CALL_FORMS, CALL_PARSER_NAMES, form_of_name, form_of_template
+from jaxinfer.serving.config import CallParser
+from jaxinfer.text.answer.calls.registry import CALL_FORMS, form_of_name, form_of_template
 from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser, ParsedAnswer, parse_answer
 from jaxinfer.text.answer.parts import AnswerPart, WholeCalls
 from jaxinfer.text.answer.thoughts import THINK
@@ -132,7 +133,7 @@ def test_text_becomes_a_value_of_its_arguments_type(schema: Any, written: str, v
 
 
 def test_names_mean_forms() -> None:
-    assert {name for form in CALL_FORMS for name in form.names} == set(CALL_PARSER_NAMES)
+    assert {name for form in CALL_FORMS for name in form.names} | {"auto", "none"} == {*get_args(CallParser)}
     mistral, listed = RENDERERS["mistral"][0], RENDERERS["mistral list"][0]
     assert form_of_name("mistral", None) is mistral
     assert form_of_name("mistral", listed) is listed

@@ -1,6 +1,6 @@
 """From a chat's body to its prompt, and to what is looked for in the answer."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,10 +11,10 @@ from jaxinfer.serving.requests.tool_choice import tool_choice
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer.calls.argument_types import ToolSchema
 from jaxinfer.text.answer.calls.form import CallForm
-from jaxinfer.text.answer.calls.registry import CallParserName, form_of_name
+from jaxinfer.text.answer.calls.registry import form_of_name
 from jaxinfer.text.answer.forms import UnparsedForm
 from jaxinfer.text.answer.parser import AnswerFormat
-from jaxinfer.text.answer.thoughts import ThoughtParserName, Thoughts, thoughts_of_name
+from jaxinfer.text.answer.thoughts import Thoughts, thoughts_of_name
 from jaxinfer.text.template.chat_template import ChatTemplate
 from jaxinfer.text.template.conversation_ids import RenderedPrompt
 from jaxinfer.text.template.messages import REASONING_NAMES, content_text, template_message
@@ -135,13 +135,13 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
     )
 
 
-def _thoughts(asked: Literal["auto", "none"] | ThoughtParserName, shown: Thoughts | None) -> Thoughts | None:
+def _thoughts(asked: str, shown: Thoughts | None) -> Thoughts | None:
     if asked == "none":
         return None
     return shown if asked == "auto" else thoughts_of_name(asked)
 
 
-def _call_form(asked: Literal["auto", "none"] | CallParserName, shown: CallForm | None) -> CallForm | None:
+def _call_form(asked: str, shown: CallForm | None) -> CallForm | None:
     if asked == "none":
         return None
     return shown if asked == "auto" else form_of_name(asked, shown)

@@ -1,7 +1,7 @@
 """Thoughts: the tags between which a model writes what it thinks before it answers."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 
 class Thoughts(NamedTuple):
@@ -23,28 +23,13 @@ THINK = Thoughts("<think>", "</think>")
 MISTRAL = Thoughts("[THINK]", "[/THINK]")
 SEED = Thoughts("<seed:think>", "</seed:think>")
 
-ThoughtParserName = Literal[
-    "deepseek_r1",
-    "deepseek_v3",
-    "glm45",
-    "kimi_k2",
-    "minimax_m2",
-    "mistral",
-    "olmo3",
-    "qwen3",
-    "seed_oss",
-    "step3",
-    "think",
-]
-"""Names of forms, vLLM's where it has one."""
-
 
 def thoughts_of_template(template: str) -> Thoughts | None:
     """The tags that a chat template shows; None if it shows none that are known."""
     return next((tags for tags in (SEED, MISTRAL, THINK) if tags.end in template), None)
 
 
-def thoughts_of_name(name: ThoughtParserName) -> Thoughts:
+def thoughts_of_name(name: str) -> Thoughts:
     """The tags of a name."""
     return {"mistral": MISTRAL, "seed_oss": SEED}.get(name, THINK)
 

@@ -1,7 +1,5 @@
 """The forms of calls that are known, and which one a chat template or a name means."""
 
-from typing import Literal, get_args
-
 from jaxinfer.text.answer.calls.form import CallForm
 from jaxinfer.text.answer.calls.json_calls import APRIEL, COHERE, GRANITE, HERMES, INTERN, LLAMA, MISTRAL_LIST, PHI
 from jaxinfer.text.answer.calls.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, FUNCTIONARY, KIMI, MISTRAL
@@ -13,23 +11,14 @@ CALL_FORMS: tuple[CallForm, ...] = (
 )
 """In the order in which a template is asked: what only some show comes first."""
 
-CallParserName = Literal[
-    "apriel", "cohere_command3", "command_r7b", "deepseek_v3", "deepseek_v31", "functionary", "glm45", "glm47",
-    "granite", "hermes", "hunyuan_a13b", "internlm", "kimi_k2", "llama3_json", "llama4_json", "minimax_m2", "mistral",
-    "phi4_mini_json", "qwen3_coder", "qwen3_xml", "seed_oss",
-]  # fmt: skip
-"""Names of forms, vLLM's where it has one."""
-
-CALL_PARSER_NAMES: tuple[CallParserName, ...] = get_args(CallParserName)
-
 
 def form_of_template(template: str) -> CallForm | None:
     """The form in which a chat template writes calls; None if it is not known."""
     return next((form for form in CALL_FORMS if form.shows(template)), None)
 
 
-def form_of_name(name: CallParserName, shown: CallForm | None) -> CallForm:
-    """The form of a name. shown: by the model's template; it is preferred where several have the name."""
+def form_of_name(name: str, shown: CallForm | None) -> CallForm:
+    """The form of a name that one has. shown: by the model's template; it is preferred where several have the name."""
     if shown is not None and name in shown.names:
         return shown
     return next(form for form in CALL_FORMS if name in form.names)
