@@ -276,7 +276,7 @@ def _wrong(status: int, answer: bytes, *, anthropic: bool | None) -> str | None:
         return "an error in another form"
     right = [form == ({"error"}, {"message", "type", "param", "code"})] if not anthropic else []
     if anthropic is not False:
-        right.append(form == ({"type", "error", "request_id"}, {"type", "message"}))
+        right.append(form[0] == {"type", "error", "request_id"} and form[1] - {"details"} == {"type", "message"})
     return None if any(right) else "an error in another form"
 
 

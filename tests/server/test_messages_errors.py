@@ -124,6 +124,14 @@ async def test_an_error_names_anthropics_field(serve, name: str) -> None:
     assert served.engine.submitted == []
 
 
+async def test_clients_learn_that_conversations_are_not_stored(serve) -> None:
+    """By the code that Anthropic's packages look for; they then send the whole conversation."""
+    served: Served = await serve()
+    answer = await served.post(MESSAGES, {**BODY, "thread": {"type": "create"}})
+    assert (answer.status, answer.body["error"]["type"]) == (400, "invalid_request_error")
+    assert answer.body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+
 async def test_texts_are_named_where_they_stand(serve) -> None:
     served: Served = with_context(await serve(max_prompt_chars=64))
     long = "b" * 100

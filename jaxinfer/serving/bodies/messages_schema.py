@@ -115,6 +115,9 @@ class MetadataBody(msgspec.Struct, kw_only=True):
 REFUSED: dict[str, tuple[Any, ...]] = {"container": (), "mcp_servers": ([],), "thread": ()}
 """Fields that are not supported, each with values that ask for nothing: any other is refused by name."""
 
+THREADS_REFUSED = "thread_unsupported_request"
+"""Anthropic's code of the error by which clients learn to send whole conversations instead of `thread`."""
+
 
 class CountTokensBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """POST /v1/messages/count_tokens. Null means: absent. output_format: the older place of `output_config.format`."""

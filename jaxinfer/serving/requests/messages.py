@@ -8,6 +8,7 @@ import msgspec
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Tool
 from jaxinfer.serving.bodies.messages_schema import (
     REFUSED,
+    THREADS_REFUSED,
     CountTokensBody,
     MessageBody,
     MessagesBody,
@@ -43,7 +44,8 @@ def _translated(body: CountTokensBody) -> Translation:
     for name, neutral in REFUSED.items():
         value = getattr(body, name)
         if value is not None and value not in neutral:
-            raise RequestError(f"{name} is not supported", param=name, code="unsupported_parameter")
+            code = THREADS_REFUSED if name == "thread" else "unsupported_parameter"
+            raise RequestError(f"{name} is not supported", param=name, code=code)
     if not body.messages:
         raise RequestError("messages: is empty", param="messages")
     conversation = Conversation(body.system, body.messages)

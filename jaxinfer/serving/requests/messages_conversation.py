@@ -64,17 +64,17 @@ class Conversation:
             if isinstance(block, TextBlock):
                 texts.append((block.text, place))
             elif isinstance(block, ToolResultBlock) and role == "user":
-                self._add_texts(role, texts, where)
-                texts = []
+                if texts:
+                    self._add_texts(role, texts, where)
+                    texts = []
                 self._add_result(block, place)
             else:
                 raise _refused(block, role, place)
         if texts or not blocks:
-            self._add_texts(role, texts, where, empty=not blocks)
+            self._add_texts(role, texts, where)
 
-    def _add_texts(self, role: str, texts: Texts, where: str, *, empty: bool = False) -> None:
-        if texts or empty:
-            self._append(Message(role=role, content=_parts(texts)), where, f"{where}.content", texts)
+    def _add_texts(self, role: str, texts: Texts, where: str) -> None:
+        self._append(Message(role=role, content=_parts(texts)), where, f"{where}.content", texts)
 
     def _add_result(self, block: ToolResultBlock, where: str) -> None:
         if block.tool_use_id not in self._call_ids:
