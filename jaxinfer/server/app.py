@@ -9,11 +9,12 @@ from jaxinfer.metrics import ServerMetrics, SharedCounts
 from jaxinfer.server import endpoints, health, introspection
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.body_budget import BodyBudget
-from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, told_id
+from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, ensured_id, told_id
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import SERVER, Handler, error_middleware
 from jaxinfer.server.host_check import make_host_middleware
 from jaxinfer.server.incoming import ask_later, make_admission_middleware
+from jaxinfer.server.messages_errors import is_messages
 from jaxinfer.serving.admission import RequestLimit
 from jaxinfer.serving.bodies.unknown_fields import HEADER as IGNORED_HEADER
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields, header_value
@@ -54,6 +55,8 @@ def make_app(
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Server"] = SERVER
         add_cors_headers(request, response, options)
+        if is_messages(request.path):
+            response.headers["request-id"] = ensured_id(request)
         name = told_id(request)
         if name is not None:
             response.headers["X-Request-Id"] = name
@@ -76,6 +79,8 @@ def make_app(
             _post("/v1/completions", endpoints.completions),
             _post("/v1/chat/completions", endpoints.chat_completions),
             _post("/v1/fim/completions", endpoints.fim_completions),
+            _post("/v1/messages", endpoints.messages),
+            _post("/v1/messages/count_tokens", endpoints.count_tokens),
             _post("/invocations", endpoints.invocations),
             _post("/tokenize", endpoints.tokenize),
             _post("/detokenize", endpoints.detokenize),

@@ -23,7 +23,7 @@ def make_auth_middleware(api_keys: Collection[str]) -> Middleware:
         if accepted is not None:
             request[API_KEY] = accepted
         elif request.path.startswith(_GUARDED):
-            return error_response(wrong_key())
+            return error_response(wrong_key(), request)
         return await handler(request)
 
     return check

@@ -42,8 +42,8 @@ def keep_ignored(request: web.Request, names: Sequence[str]) -> None:
         request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *reported]
 
 
-def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
-    """A reply's name: `kind` and what the request calls itself (`request_id`, `X-Request-Id`), else one of its own.
+def reply_id(prefix: str, request: web.Request, body: GenerateBody) -> str:
+    """A reply's name: `prefix` and what the request calls itself (`request_id`, `X-Request-Id`), else one of its own.
 
     The header X-Request-Id of the response tells it. body: was checked. Raises RequestError.
     """
@@ -51,10 +51,16 @@ def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
     if chosen is None:
         chosen = uuid.uuid4().hex if given is None else checked_id(given, "X-Request-Id")
     request[REQUEST_ID] = chosen
-    return f"{kind}-{chosen}"
+    return prefix + chosen
 
 
-def told_id(request: web.Request) -> str | None:
+def told_id(request: web.BaseRequest) -> str | None:
     """Return the id for the response's X-Request-Id: the reply's, or that of the request if there is no reply."""
     given = request.headers.get("X-Request-Id", "")
     return request.get(REQUEST_ID) or (given if is_allowed_id(given) else None)
+
+
+def ensured_id(request: web.BaseRequest) -> str:
+    """Return the id of a request, which gets one where it has none."""
+    name = request[REQUEST_ID] = told_id(request) or uuid.uuid4().hex
+    return name

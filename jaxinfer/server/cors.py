@@ -9,6 +9,8 @@ from jaxinfer.serving.config import ServerConfig
 MAX_AGE_SECONDS = 600
 """Seconds that a browser may cache a preflight's answer."""
 
+_EXPOSED = "X-Request-Id, request-id, X-Ignored-Fields, X-Max-Tokens, Server-Timing, Retry-After"
+
 
 def make_cors_middleware(options: ServerConfig) -> Middleware:
     """Answers preflight requests of allowed origins; every other request goes on."""
@@ -39,7 +41,7 @@ def add_cors_headers(request: web.Request, response: web.StreamResponse, options
         return
     every = "*" in options.allowed_origins
     response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = "*" if every else request.headers[hdrs.ORIGIN]
-    response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "X-Request-Id, X-Ignored-Fields, Server-Timing, Retry-After"
+    response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = _EXPOSED
     if options.allow_credentials:
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_CREDENTIALS] = "true"
 

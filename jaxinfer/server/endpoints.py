@@ -1,4 +1,4 @@
-"""The endpoints that read a body: those that generate, and tokenisation in vLLM's form."""
+"""The endpoints that read a body: those that generate, those that count tokens, and tokenisation in vLLM's form."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from jaxinfer.server.body import receive, receive_answer
 from jaxinfer.server.chat_reply import ChatReply
 from jaxinfer.server.completion_reply import CompletionReply
 from jaxinfer.server.context import CONTEXT, caller_of, reply_id
+from jaxinfer.server.messages_reply import PREFIX, MessagesReply
 from jaxinfer.server.reply import Reply
 from jaxinfer.server.stream import send_reply
 from jaxinfer.serving.bodies.chat_schema import ChatBody
@@ -20,6 +21,7 @@ from jaxinfer.serving.requests.conversation import tool_schemas
 from jaxinfer.serving.requests.endpoint import Choice, Endpoint
 from jaxinfer.serving.requests.endpoints import INVOCATIONS
 from jaxinfer.serving.requests.fim import FIM, FimBody, fim_as_chat
+from jaxinfer.serving.requests.messages import COUNT_TOKENS, MESSAGES
 from jaxinfer.serving.requests.tokens import DETOKENIZE, TOKENIZE
 from jaxinfer.text.answer.parser import AnswerFormat
 
@@ -42,6 +44,16 @@ async def fim_completions(request: web.Request) -> web.StreamResponse:
     return await _generate(request, FIM)
 
 
+async def messages(request: web.Request) -> web.StreamResponse:
+    """POST /v1/messages, Anthropic's: answers a conversation."""
+    return await _generate(request, MESSAGES)
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """POST /v1/messages/count_tokens, Anthropic's: tokens of a conversation as the template renders it."""
+    return await receive_answer(request, COUNT_TOKENS)
+
+
 async def invocations(request: web.Request) -> web.StreamResponse:
     """POST /invocations, SageMaker's: a chat where the body has `messages`, a completion where it has `prompt`."""
     return await _generate(request, INVOCATIONS)
@@ -60,9 +72,9 @@ async def detokenize(request: web.Request) -> web.Response:
 async def _generate(request: web.Request, endpoint: Endpoint[Any] | Choice) -> web.StreamResponse:
     context = request.app[CONTEXT]
     chosen, body, prepared = await receive(request, endpoint)
-    kind, reply = _REPLIES[chosen.name]
+    prefix, reply = _REPLIES[chosen.name]
     asked = chosen.as_openai(body)
-    name = reply_id(kind, request, asked)
+    name = reply_id(prefix, request, asked)
     prepared = await chosen.prepare(body, context.side) if prepared is None else prepared
     generation = context.generation([made for made, _ in prepared], asked, caller_of(request))
     made = reply(name, context, body, [text for _, text in prepared], generation)
@@ -83,8 +95,9 @@ def _fim_reply(
 
 
 _REPLIES: dict[str, tuple[str, Callable[..., Reply]]] = {
-    COMPLETIONS.name: ("cmpl", CompletionReply),
-    CHAT.name: ("chatcmpl", _chat_reply),
-    FIM.name: ("fim", _fim_reply),
+    COMPLETIONS.name: ("cmpl-", CompletionReply),
+    CHAT.name: ("chatcmpl-", _chat_reply),
+    FIM.name: ("fim-", _fim_reply),
+    MESSAGES.name: (PREFIX, MessagesReply),
 }
 """Prefix of a reply's ids and the reply's factory, by endpoint."""

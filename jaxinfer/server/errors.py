@@ -1,10 +1,12 @@
-"""Errors as HTTP responses in OpenAI's form."""
+"""Errors as HTTP responses, in OpenAI's form, or in Anthropic's for the paths of its API."""
 
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
+from jaxinfer.server.context import ensured_id
+from jaxinfer.server.messages_errors import is_messages, messages_error_body
 from jaxinfer.serving.errors import ErrorKind, RequestError, as_request_error, cut
 
 SERVER = "jaxinfer"
@@ -52,15 +54,20 @@ def error_body(error: RequestError) -> bytes:
     return msgspec.json.encode({"error": told})
 
 
-def error_response(error: Exception) -> web.Response:
+def error_response(error: Exception, request: web.BaseRequest) -> web.Response:
     """The response to a request that failed with `error`."""
     told = as_http_error(error)
-    headers = {"Server": SERVER}
+    status, headers = status_of(told), {"Server": SERVER}
     if isinstance(error, web.HTTPMethodNotAllowed):
         headers["Allow"] = ", ".join(sorted(error.allowed_methods))
     if told.retry_after is not None:
         headers["Retry-After"] = str(told.retry_after)
-    return web.Response(status=status_of(told), body=error_body(told), content_type="application/json", headers=headers)
+    if is_messages(request.path):
+        name = headers["request-id"] = ensured_id(request)
+        body = messages_error_body(told, status, name)
+    else:
+        body = error_body(told)
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 def as_http_error(error: Exception) -> RequestError:
@@ -85,7 +92,7 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
     except Exception as error:
         if isinstance(error, web.HTTPException) and error.status < 400:
             raise
-        response = error_response(error)
+        response = error_response(error, request)
     if response.status >= 400 and not response.prepared and not request.content.is_eof():
         response.force_close()  # what comes of the body is not the next request
     return response

@@ -21,7 +21,7 @@ def make_host_middleware(options: ServerConfig) -> Middleware:
         name = host_name(request.headers.get("Host", ""))
         if every or name in allowed or _is_own(name):
             return await handler(request)
-        return error_response(_refusal(name))
+        return error_response(_refusal(name), request)
 
     return check
 

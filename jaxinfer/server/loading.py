@@ -39,6 +39,6 @@ async def _loading(request: web.Request) -> web.Response:
     error = RequestError(
         "the model is being loaded", kind=ErrorKind.UNAVAILABLE, code="loading", retry_after=RETRY_SECONDS
     )
-    response = error_response(error)
+    response = error_response(error, request)
     response.force_close()
     return response

@@ -135,7 +135,7 @@ class Connection(RequestHandler):
                 error = HttpError(431, f"the request line or a header is longer than {most}", code="headers_too_large")
         if request.writer is not None and request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        response = error_response(error)
+        response = error_response(error, request)
         response.force_close()
         return response
 
@@ -194,7 +194,7 @@ class HttpRunner(web.AppRunner):
             if request.headers.get("Expect", "100-continue").lower() == "100-continue":
                 return await made.request_handler(request)
             error = HttpError(417, "the header Expect may only be 100-continue", code="expectation_failed")
-            response = error_response(error)
+            response = error_response(error, request)
             response.force_close()
             return response
 

@@ -1,6 +1,8 @@
 """Reply: what an endpoint makes of a generation, as events of a stream or whole."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +19,12 @@ class Event(NamedTuple):
 
 
 class Reply(ABC):
-    """One reply, in the form of one endpoint. It is streamed, or taken step by step and sent whole."""
+    """One reply, in the form of one endpoint. It is streamed, or taken step by step and sent whole.
+
+    headers: of the response, beside those that every response has.
+    """
+
+    headers: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def begin(self) -> list[Event]:

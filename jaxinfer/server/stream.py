@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -27,11 +27,11 @@ class EventStream:
     """A response of server-sent events.
 
     Status and headers go out with the first event or comment: an error before is an HTTP error, with its own status.
-    keep_alive: seconds of silence until a comment; 0: none.
+    keep_alive: seconds of silence until a comment; 0: none. headers: beside those of every stream.
     """
 
-    def __init__(self, request: web.Request, keep_alive: float) -> None:
-        self.response = web.StreamResponse(headers=_HEADERS)
+    def __init__(self, request: web.Request, keep_alive: float, headers: Mapping[str, str]) -> None:
+        self.response = web.StreamResponse(headers={**_HEADERS, **headers})
         self._request = request
         self._writer = KeepAlive(keep_alive, self._write)
 
@@ -74,13 +74,13 @@ async def _whole_reply(generation: Generation, reply: Reply) -> web.Response:
         reply.take(step)
     # Log-probabilities may be megabytes: they are written off the event loop.
     body = await asyncio.to_thread(reply.whole) if generation.has_logprobs else reply.whole()
-    headers = {"Server-Timing": server_timing(generation.timings())}
+    headers = {"Server-Timing": server_timing(generation.timings()), **reply.headers}
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 async def _stream_reply(request: web.Request, generation: Generation, reply: Reply) -> web.StreamResponse:
     """Stream the reply; an error after the first byte ends the stream with an error event."""
-    stream = EventStream(request, request.app[CONTEXT].options.sse_keep_alive_interval)
+    stream = EventStream(request, request.app[CONTEXT].options.sse_keep_alive_interval, reply.headers)
     # A client that has gone is nobody to tell, whenever it went; leaving the generation aborts it.
     with contextlib.suppress(ConnectionError):
         try:

@@ -55,7 +55,7 @@ def command(client: Client, folder: Path, scratch: Path) -> list[str]:
 
 def plain_variables() -> dict[str, str]:
     """The environment variables of a user who knows nothing of this repository."""
-    own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OPENAI_", "LITELLM_", "LLM_")
+    own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OPENAI_", "ANTHROPIC_", "LITELLM_", "LLM_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {**kept, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
 

@@ -3,8 +3,8 @@
     python -m tests.server.fuzz [--requests 60000] [--frames 10000] [--seed N]
 
 The server is one of this process, before a FakeEngine; some bodies, up to 4 MB, are so long that workers read them.
-Ends with 1 where an answer was a 5xx, an error not in OpenAI's form, a stream with an error of the server, or took five
-seconds.
+Ends with 1 where an answer was a 5xx, an error not in the form of its path, a stream with an error of the server, or
+took five seconds.
 """
 
 import argparse
@@ -35,6 +35,8 @@ _LARGE_SHARE, _MOST_LARGE = 0.02, 4 * 2**20
 
 _CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+_ANTHROPIC_TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
+_USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "a b", "max_tokens": 3, "stop": ["x"], "logit_bias": {"5": 1}, "logprobs": 1}),
     ("/v1/completions", {"prompt": [[5, 6], [7]], "n": 2, "echo": True, "prompt_logprobs": 1, "stream": False}),
@@ -55,6 +57,35 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
             "logprobs": True,
         },
     ),
+    (
+        "/v1/messages",
+        {
+            "max_tokens": 3,
+            "system": [{"type": "text", "text": "a"}],
+            "stream": True,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+            "metadata": {"user_id": "a"},
+            "output_config": {"effort": "low"},
+            "thinking": {"type": "adaptive"},
+        },
+    ),
+    (
+        "/v1/messages",
+        {
+            "max_tokens": 3,
+            "tools": [_ANTHROPIC_TOOL],
+            "tool_choice": {"type": "auto"},
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "b"}, _USE]},
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "c", "content": [], "is_error": True}],
+                },
+            ],
+        },
+    ),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}], "tools": [], "system": "b"}),
     ("/v1/fim/completions", {"prompt": "a", "suffix": "b", "max_tokens": 2}),
     ("/invocations", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}),
     ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
@@ -67,6 +98,7 @@ _VALUES: list[Any] = [
     "<|im_end|>", "{{ x }}", "../../etc/passwd", "a" * 5000, [], {}, [[]], [None], [1, "a"], [[1]], {"a": {"a": {}}},
     {"type": "json_object"}, {"type": "text"}, ["x"] * 40, {"1": 1}, {"x": 1}, {str(i): i for i in range(310)},
     [[[[[[[[[[[[]]]]]]]]]]]], {"type": "function", "function": {"name": "f"}}, "auto", "none", "required", -100, 128,
+    {"type": "any"}, {"type": "json_schema", "schema": {}}, [{"type": "image"}], [{"type": "text", "text": "a"}],
 ]  # fmt: skip
 _FIELDS = [
     "n", "best_of", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "logit_bias",
@@ -75,7 +107,8 @@ _FIELDS = [
     "model", "thinking", "truncate_prompt_tokens", "truncation_side", "add_special_tokens", "reasoning_effort",
     "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "repeat_penalty", "n_predict",
     "num_ctx", "prompt", "messages", "tokens", "presence_penalty", "include_timings", "return_token_ids",
-    "best\r\nX: y", "é",
+    "best\r\nX: y", "é", "system", "stop_sequences", "output_config", "output_format", "mcp_servers", "type", "content",
+    "is_error", "input_schema", "tool_use_id", "input",
 ]  # fmt: skip
 
 
@@ -184,7 +217,7 @@ async def run(folder: Path, make: Callable[[random.Random], Iterator[bytes]], co
             slowest = max(slowest, at - begun)
             status = _status(answer)
             found.statuses[status] += 1
-            why = _wrong(status, answer)
+            why = _wrong(status, answer, anthropic=data.startswith(b"POST /v1/messages") if make is posts else None)
             if make is posts and not ended:
                 why = "no whole answer in time"
             elif at - begun > MOST_SECONDS:
@@ -229,17 +262,22 @@ def _status(answer: bytes) -> int:
     return int(words[1]) if len(words) > 1 and words[0].startswith(b"HTTP/") else 0
 
 
-def _wrong(status: int, answer: bytes) -> str | None:
-    if status >= 500 or b'data: {"error"' in answer:
+def _wrong(status: int, answer: bytes, *, anthropic: bool | None) -> str | None:
+    """anthropic: whether an error has Anthropic's form; None: the path may be unreadable, and either will do."""
+    if status >= 500 or b'data: {"error"' in answer or b"event: error" in answer:
         return "a failure of the server"
     body = answer.partition(b"\r\n\r\n")[2]
     if status < 400 or answer.startswith(b"HTTP/1.1 100"):
         return None
     try:
-        error = json.JSONDecoder().raw_decode(body.decode())[0]["error"]
+        told = json.JSONDecoder().raw_decode(body.decode())[0]
+        form = set(told), set(told["error"])
     except (ValueError, KeyError, TypeError):
         return "an error in another form"
-    return None if set(error) == {"message", "type", "param", "code"} else "an error in another form"
+    right = [form == ({"error"}, {"message", "type", "param", "code"})] if not anthropic else []
+    if anthropic is not False:
+        right.append(form[0] == {"type", "error", "request_id"} and form[1] - {"details"} == {"type", "message"})
+    return None if any(right) else "an error in another form"
 
 
 def main() -> None:

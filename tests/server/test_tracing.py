@@ -72,6 +72,18 @@ async def test_a_request_is_one_span_that_continues_its_clients_trace(serve, exp
     assert span.resource.attributes["service.name"] == "jaxinfer"
 
 
+async def test_anthropics_messages_are_chats(serve, exporter, monkeypatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    served: Served = await serve(otlp_traces_endpoint=ENDPOINT)
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    answer = await served.post("/v1/messages", body)
+    (span,) = await spans_of(served, exporter)
+    assert span.name == "chat fake"
+    told = {name: span.attributes[f"gen_ai.{name}"] for name in ("request.id", "request.max_tokens", "operation.name")}
+    expected = {"request.id": answer.headers["request-id"], "request.max_tokens": 4, "operation.name": "chat"}
+    assert told == expected
+
+
 async def test_requests_that_end_badly_are_spans_too(serve, exporter, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     served: Served = await serve(otlp_traces_endpoint=ENDPOINT, sse_keep_alive_interval=0.01)
