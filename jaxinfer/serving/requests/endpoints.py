@@ -9,6 +9,7 @@ from jaxinfer.serving.requests.chat import CHAT
 from jaxinfer.serving.requests.completions import COMPLETIONS
 from jaxinfer.serving.requests.endpoint import Choice, Endpoint, TextEndpoint
 from jaxinfer.serving.requests.fim import FIM
+from jaxinfer.serving.requests.responses import RESPONSES
 from jaxinfer.serving.requests.tokens import DETOKENIZE, TOKENIZE
 
 
@@ -28,5 +29,5 @@ INVOCATIONS = Choice("invocations", _choose, (CHAT, COMPLETIONS))
 """A chat or a completion, as SageMaker's /invocations takes both."""
 
 ENDPOINTS: dict[str, Endpoint[Any] | TextEndpoint[Any] | Choice] = {
-    endpoint.name: endpoint for endpoint in (COMPLETIONS, CHAT, FIM, INVOCATIONS, TOKENIZE, DETOKENIZE)
+    endpoint.name: endpoint for endpoint in (COMPLETIONS, CHAT, FIM, RESPONSES, INVOCATIONS, TOKENIZE, DETOKENIZE)
 }
