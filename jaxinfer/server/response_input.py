@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from jaxinfer.errors import ParameterError
 from jaxinfer.serving.bodies.structure import check_structure, is_large
-from jaxinfer.serving.errors import ErrorKind, RequestError
+from jaxinfer.serving.errors import ErrorKind, RequestError, as_request_error
 from jaxinfer.serving.requests.conversation import MAX_MESSAGES
 from jaxinfer.serving.requests.response_words import renamed
 from jaxinfer.serving.response_store import Chunk, ResponseStore, StoredResponse
@@ -32,8 +33,9 @@ class JoinedInput(NamedTuple):
         """Raise errors of items as the client has numbered them."""
         try:
             yield
-        except RequestError as error:
-            raise renamed(error, self._own_words(error.param or "")) from None
+        except (RequestError, ParameterError) as error:
+            told = as_request_error(error)
+            raise renamed(told, self._own_words(told.param or "")) from None
 
     def _own_words(self, param: str) -> str:
         found = _INSIDE.match(param)

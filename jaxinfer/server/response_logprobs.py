@@ -1,5 +1,6 @@
 """TextLogprobs: which log-probabilities belong to a piece of an answer's text."""
 
+import itertools
 from collections.abc import Sequence
 
 from jaxinfer.server.reply_schema import TokenLogprob
@@ -19,19 +20,26 @@ class TextLogprobs:
         self._tokens += tokens
 
     def take(self, text: str) -> list[TokenLogprob]:
-        """Tokens of the next text. Those before it are dropped: nothing shows them."""
+        """Return the tokens of the next text. Those before it are dropped: nothing shows them."""
         tokens, self._tokens = self._tokens, []
         if not tokens:
             return []
-        begin = b"".join(bytes(token.bytes) for token in tokens).find(text.encode())
-        if begin < 0:  # it was written otherwise, as half a character is
+        bounds = list(itertools.accumulate((len(token.bytes) for token in tokens), initial=0))
+        wanted = text.encode()
+        begin = _place(b"".join(bytes(token.bytes) for token in tokens), wanted, frozenset(bounds))
+        if begin is None:  # it was written otherwise, as half a character is
             return tokens
-        end, at, found = begin + len(text.encode()), 0, []
-        for i, token in enumerate(tokens):
-            if at >= end:
-                self._tokens = tokens[i:]
-                break
-            at += len(token.bytes)
-            if at > begin:
-                found.append(token)
-        return found
+        end = begin + len(wanted)
+        self._tokens = [token for token, start in zip(tokens, bounds, strict=False) if start >= end]
+        spans = zip(tokens, bounds, bounds[1:], strict=False)
+        return [token for token, start, past in spans if past > begin and start < end]
+
+
+def _place(written: bytes, wanted: bytes, bounds: frozenset[int]) -> int | None:
+    """Return where a text begins: best where tokens begin and end, since a tag may have its letters, too."""
+    places: list[int] = []
+    at = written.find(wanted)
+    while at >= 0:
+        places.append(at)
+        at = written.find(wanted, at + 1)
+    return min(places, key=lambda at: (at not in bounds, at + len(wanted) not in bounds, at), default=None)

@@ -36,23 +36,23 @@ async def create(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses: answers items, after those of a stored response if it names one."""
     incoming = request[INCOMING]
     joined = await join_input(incoming.data, request.app[STORE], _owner(request))
-    if joined.history or joined.data is not incoming.data:
+    if joined.data is not incoming.data:
         incoming.replace(joined.data)
     with joined.errors():
         _, body, prepared = await receive(request, RESPONSES)
+        prepared = await RESPONSES.prepare(body, request.app[CONTEXT].side) if prepared is None else prepared
         with without_messages(body).words.errors():
             return await _answer(request, body, prepared, joined)
 
 
 async def _answer(
-    request: web.Request, body: ResponsesBody, prepared: Prepared | None, joined: JoinedInput
+    request: web.Request, body: ResponsesBody, prepared: Prepared, joined: JoinedInput
 ) -> web.StreamResponse:
     context = request.app[CONTEXT]
     asked = RESPONSES.as_openai(body)
     # A response is found by its id alone: the one that a client gives its request need not be its only one.
     name = f"resp_{uuid.uuid4().hex}"
     reply_id("resp", request, asked)
-    prepared = await RESPONSES.prepare(body, context.side) if prepared is None else prepared
     ((made, text),) = prepared
     generation = context.generation([made], asked, caller_of(request))
     keep = partial(_keep, request.app[STORE], _owner(request), name, joined) if body.store is not False else _drop

@@ -113,7 +113,7 @@ class Response(msgspec.Struct, kw_only=True):
     model: str
     status: Status = "in_progress"
     output: list[Any] = msgspec.field(default_factory=list)
-    usage: ResponseUsage | None = None
+    usage: ResponseUsage | UnsetType = UNSET
     completed_at: int | None = None
     error: ResponseFailure | None = None
     incomplete_details: dict[str, str] | None = None

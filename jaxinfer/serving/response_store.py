@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 _OVERHEAD = 512
@@ -58,12 +59,15 @@ class ResponseStore:
 
     def put(self, owner: str, response: StoredResponse) -> None:
         """Keep a response, unless it is larger than the store."""
+        if not self._max_responses or _whole_size(response) > self._max_bytes:
+            return
         with self._lock:
-            shelf = self._shelves.setdefault(owner, _Shelf())
-            shelf.put(response)
-            if shelf.size_of(response) > self._max_bytes:
-                shelf.remove(response.id)
-            self._make_room()
+            self._shelves.setdefault(owner, _Shelf()).put(response)
+            while self.num_responses > self._max_responses:
+                self._drop_one(owner, lambda shelf: len(shelf.responses))
+            while self.num_bytes > self._max_bytes:
+                self._drop_one(owner, lambda shelf: shelf.size)
+            self._forget_empty()
 
     def get(self, owner: str, response_id: str) -> StoredResponse | None:
         """An owner's response; None if it is not stored."""
@@ -97,12 +101,10 @@ class ResponseStore:
         """Bytes of all owners."""
         return sum(shelf.size for shelf in self._shelves.values())
 
-    def _make_room(self) -> None:
-        while self.num_responses > self._max_responses:
-            max(self._shelves.values(), key=lambda shelf: len(shelf.responses)).remove_oldest()
-        while self.num_bytes > self._max_bytes:
-            max(self._shelves.values(), key=lambda shelf: shelf.size).remove_oldest()
-        self._forget_empty()
+    def _drop_one(self, owner: str, measure: Callable[["_Shelf"], int]) -> None:
+        """Drop the oldest response of whoever has most, but never the newest of `owner`, which fits by itself."""
+        others = [shelf for name, shelf in self._shelves.items() if len(shelf.responses) > (name == owner)]
+        max(others, key=measure).remove_oldest()
 
     def _forget_empty(self) -> None:
         for owner in [owner for owner, shelf in self._shelves.items() if not shelf.responses]:
@@ -143,7 +145,7 @@ class _Shelf:
         """Drop the response that has been here for longest."""
         self.remove(next(iter(self.responses)))
 
-    @staticmethod
-    def size_of(response: StoredResponse) -> int:
-        """Bytes of a response with all of its conversation."""
-        return response.own_size + sum(chunk.size for chunk in response.conversation)
+
+def _whole_size(response: StoredResponse) -> int:
+    """Bytes of a response with all of its conversation."""
+    return response.own_size + sum(chunk.size for chunk in response.conversation)

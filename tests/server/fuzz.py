@@ -55,6 +55,26 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
             "logprobs": True,
         },
     ),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "b"}]},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "d"},
+            ],
+            "tools": [
+                {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}},
+                {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "g"}]},
+            ],
+            "include": ["message.output_text.logprobs"],
+            "top_logprobs": 1,
+            "max_output_tokens": 5,
+            "stream": True,
+        },
+    ),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}}),
     ("/v1/fim/completions", {"prompt": "a", "suffix": "b", "max_tokens": 2}),
     ("/invocations", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}),
     ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
@@ -75,7 +95,8 @@ _FIELDS = [
     "model", "thinking", "truncate_prompt_tokens", "truncation_side", "add_special_tokens", "reasoning_effort",
     "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "repeat_penalty", "n_predict",
     "num_ctx", "prompt", "messages", "tokens", "presence_penalty", "include_timings", "return_token_ids",
-    "best\r\nX: y", "é",
+    "best\r\nX: y", "é", "input", "instructions", "previous_response_id", "text", "reasoning", "include", "truncation",
+    "max_output_tokens", "type", "role", "id", "output", "arguments", "namespace", "format",
 ]  # fmt: skip
 
 
@@ -95,7 +116,7 @@ def bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
         for _ in range(draw.randint(1, 3)):
             _change(draw, body)
         if draw.random() < _LARGE_SHARE:
-            body[draw.choice(["user", "prompt"])] = "word " * (_large_size(draw) // 5)
+            body[draw.choice(["user", "prompt", "input", "instructions"])] = "word " * (_large_size(draw) // 5)
         data = json.dumps(body, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass")
         yield path, _damaged(draw, data) if draw.random() < 0.3 else data
 
@@ -230,7 +251,7 @@ def _status(answer: bytes) -> int:
 
 
 def _wrong(status: int, answer: bytes) -> str | None:
-    if status >= 500 or b'data: {"error"' in answer:
+    if status >= 500 or b'data: {"error"' in answer or b'"code":"server_error"' in answer:
         return "a failure of the server"
     body = answer.partition(b"\r\n\r\n")[2]
     if status < 400 or answer.startswith(b"HTTP/1.1 100"):
