@@ -5,6 +5,7 @@ import re
 import pytest
 
 from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.bodies.responses_schema import ResponsesBody
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody, NotSupported, WithoutEffect
 from jaxinfer.serving.config import ServerConfig
 from tests.material import REPOSITORY
@@ -14,7 +15,7 @@ NAMED = set(re.findall(r"`([a-z_]+)`", TEXT))
 UNSUPPORTED = set(NotSupported.__struct_fields__)
 
 
-@pytest.mark.parametrize("body", [CompletionBody, ChatBody])
+@pytest.mark.parametrize("body", [CompletionBody, ChatBody, ResponsesBody])
 def test_every_parameter_is_described(body: type) -> None:
     assert set(body.__struct_fields__) - UNSUPPORTED <= NAMED  # pyright: ignore[reportAttributeAccessIssue]
 
