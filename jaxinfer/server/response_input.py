@@ -1,4 +1,4 @@
-"""JoinedInput: a body of /v1/responses with all that it refers to, so that it can be read without the store."""
+"""Joins a body of /v1/responses with all that it refers to, so that it can be read without the store."""
 
 import asyncio
 import re
@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Raw
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.serving.bodies.structure import check_structure, is_large
+from jaxinfer.server.incoming import IncomingBody
+from jaxinfer.serving.bodies.structure import check_structure
 from jaxinfer.serving.errors import ErrorKind, RequestError, as_request_error
 from jaxinfer.serving.requests.conversation import MAX_MESSAGES
 from jaxinfer.serving.requests.response_words import renamed
@@ -19,67 +20,82 @@ from jaxinfer.serving.response_store import Chunk, ResponseStore, StoredResponse
 _INSIDE = re.compile(r"input\[(\d+)\](.*)", re.DOTALL)
 
 
-class JoinedInput(NamedTuple):
-    """A body, whose input has the items of the previous response before its own. own: its own items, references
-    resolved. is_text: its own input is a text."""
+class Numbering(NamedTuple):
+    """Numbers of items as the client counts them. before: items that were put before its own. is_text: its own input
+    is a text."""
 
-    data: bytes | bytearray
-    history: tuple[Chunk, ...] = ()
-    own: Chunk = Chunk(())
+    before: int = 0
     is_text: bool = False
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise errors of items as the client has numbered them."""
+        """Raise errors that name items as RequestError with the client's numbers."""
         try:
             yield
         except (RequestError, ParameterError) as error:
             told = as_request_error(error)
-            raise renamed(told, self._own_words(told.param or "")) from None
+            raise renamed(told, self._own(told.param or "")) from None
 
-    def _own_words(self, param: str) -> str:
+    def _own(self, param: str) -> str:
         found = _INSIDE.match(param)
-        if found is None or not self.history:
+        if found is None or not self.before:
             return param
-        number = int(found[1]) - sum(len(chunk.items) for chunk in self.history)
+        number = int(found[1]) - self.before
         if number < 0:
             return "previous_response_id"
         return "input" if self.is_text else f"input[{number}]{found[2]}"
 
 
-async def join_input(data: bytes | bytearray, store: ResponseStore, owner: str) -> JoinedInput:
-    """Join a body with what it refers to. Raises RequestError if that is not stored, or if its JSON is too complex.
+class OwnInput(NamedTuple):
+    """What is left of a body to be joined to later ones: its own items, references resolved. None are kept where the
+    body says `"store": false`."""
+
+    items: Chunk = Chunk(())
+    numbering: Numbering = Numbering()
+
+
+async def join_input(incoming: IncomingBody, store: ResponseStore, owner: str) -> OwnInput:
+    """Put the items of the previous response before a body's own. Raises RequestError if what it refers to is not
+    stored, or if its JSON is too complex.
 
     A body that is wrong stays as it is: what is wrong is told where it is decoded.
     """
-    if is_large(data):
-        return await asyncio.to_thread(_join, data, store, owner)
-    return _join(data, store, owner)
+    if incoming.large:
+        joined = await asyncio.to_thread(_join, incoming.data, store, owner)
+    else:
+        joined = _join(incoming.data, store, owner)
+    if joined.data is not None:
+        incoming.replace(joined.data)
+    return joined.own
 
 
-def _join(data: bytes | bytearray, store: ResponseStore, owner: str) -> JoinedInput:
+class _Joined(NamedTuple):
+    """data: None if the body refers to nothing."""
+
+    data: bytes | None
+    own: OwnInput
+
+
+def _join(data: bytes | bytearray, store: ResponseStore, owner: str) -> _Joined:
     check_structure(data)
     try:
         fields = msgspec.json.decode(data, type=dict[str, Raw])
         previous_id = msgspec.json.decode(fields.get("previous_response_id", b"null"), type=str | None)
-        given = msgspec.json.decode(fields.get("input", b""), type=str | list[Raw])
-        if len(given) > MAX_MESSAGES and not isinstance(given, str):
-            return JoinedInput(data)
-        references = {} if isinstance(given, str) else _references(given)
+        given = _items(fields.get("input", b""))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return JoinedInput(data)
+        return _Joined(None, OwnInput())
     history = () if previous_id is None else _previous(previous_id, store, owner).conversation
-    if isinstance(given, str):
-        items = [msgspec.json.encode({"type": "message", "role": "user", "content": given})]
-    else:
-        resolved = {i: _stored_item(i, item_id, store, owner) for i, item_id in references.items()}
-        items = [resolved.get(i) or bytes(item) for i, item in enumerate(given)]
-    own = Chunk(tuple(items))
-    if history or references:
-        every = [item for chunk in (*history, own) for item in chunk.items]
-        fields["input"] = Raw(b"[" + b",".join(every) + b"]")
-        data = msgspec.json.encode(fields)
-    return JoinedInput(data, history, own, isinstance(given, str))
+    before = [item for chunk in history for item in chunk.items]
+    items = [
+        item if reference is None else _stored_item(i, reference, store, owner)
+        for i, (item, reference) in enumerate(zip(given.items, given.references, strict=True))
+    ]
+    kept = () if fields.get("store") == b"false" else tuple(items)
+    own = OwnInput(Chunk(kept), Numbering(len(before), given.is_text))
+    if not before and not any(given.references):
+        return _Joined(None, own)
+    fields["input"] = Raw(b"[" + b",".join([*before, *items]) + b"]")
+    return _Joined(msgspec.json.encode(fields), own)
 
 
 class _Kind(msgspec.Struct):
@@ -90,10 +106,23 @@ class _Kind(msgspec.Struct):
     role: Any = None
 
 
-def _references(items: list[Raw]) -> dict[int, str]:
-    """Ids of items that are referred to, by the number of the reference."""
-    kinds = (msgspec.json.decode(item, type=_Kind) for item in items)
-    return {i: kind.id for i, kind in enumerate(kinds) if kind.id is not None and _is_reference(kind)}
+class _Given(NamedTuple):
+    """Items as JSON, and the id of the item that each refers to, or None."""
+
+    items: list[bytes]
+    references: list[str | None]
+    is_text: bool = False
+
+
+def _items(raw: bytes | Raw) -> _Given:
+    """The items of an input. Raises DecodeError, early, if it is neither a text nor a list of objects."""
+    if bytes(raw).startswith(b'"'):
+        return _Given([b'{"type":"message","role":"user","content":' + bytes(raw) + b"}"], [None], is_text=True)
+    kinds = msgspec.json.decode(raw, type=list[_Kind])
+    if len(kinds) > MAX_MESSAGES:
+        raise msgspec.DecodeError("there are too many")
+    items = [bytes(item) for item in msgspec.json.decode(raw, type=list[Raw])]
+    return _Given(items, [kind.id if _is_reference(kind) else None for kind in kinds])
 
 
 def _is_reference(kind: _Kind) -> bool:

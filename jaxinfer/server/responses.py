@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -11,7 +10,7 @@ from jaxinfer.server.body import receive
 from jaxinfer.server.context import API_KEY, CONTEXT, caller_of, reply_id
 from jaxinfer.server.incoming import INCOMING
 from jaxinfer.server.input_items import page_of_input
-from jaxinfer.server.response_input import JoinedInput, join_input
+from jaxinfer.server.response_input import join_input
 from jaxinfer.server.responses_reply import ResponsesReply
 from jaxinfer.server.responses_schema import DeletedResponse
 from jaxinfer.server.stream import send_reply
@@ -19,7 +18,7 @@ from jaxinfer.serving.bodies.responses_schema import ResponsesBody
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError
 from jaxinfer.serving.requests.endpoint import Prepared
-from jaxinfer.serving.requests.responses import RESPONSES, without_messages
+from jaxinfer.serving.requests.responses import RESPONSES, ResponsesChat, without_messages
 from jaxinfer.serving.response_store import Chunk, ResponseStore, StoredResponse
 from jaxinfer.serving.tenant import tenant_of
 
@@ -34,41 +33,44 @@ def make_store(options: ServerConfig) -> ResponseStore:
 
 async def create(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses: answers items, after those of a stored response if it names one."""
-    incoming = request[INCOMING]
-    joined = await join_input(incoming.data, request.app[STORE], _owner(request))
-    if joined.data is not incoming.data:
-        incoming.replace(joined.data)
-    with joined.errors():
+    store = request.app[STORE]
+    items, numbering = await join_input(request[INCOMING], store, _owner(request))
+    with numbering.errors(), store.reserved(items.size) as fits:
+        items = items if fits else None  # while the response is made, only what is counted stays
         _, body, prepared = await receive(request, RESPONSES)
         prepared = await RESPONSES.prepare(body, request.app[CONTEXT].side) if prepared is None else prepared
-        with without_messages(body).words.errors():
-            return await _answer(request, body, prepared, joined)
+        chat = without_messages(body)
+        with chat.words.errors():
+            return await _answer(request, body, chat, prepared, items)
 
 
 async def _answer(
-    request: web.Request, body: ResponsesBody, prepared: Prepared, joined: JoinedInput
+    request: web.Request, body: ResponsesBody, chat: ResponsesChat, prepared: Prepared, items: Chunk | None
 ) -> web.StreamResponse:
     context = request.app[CONTEXT]
-    asked = RESPONSES.as_openai(body)
     # A response is found by its id alone: the one that a client gives its request need not be its only one.
     name = f"resp_{uuid.uuid4().hex}"
-    reply_id("resp", request, asked)
+    reply_id("resp", request, chat.body)
     ((made, text),) = prepared
-    generation = context.generation([made], asked, caller_of(request))
-    keep = partial(_keep, request.app[STORE], _owner(request), name, joined) if body.store is not False else _drop
-    reply = ResponsesReply(name, context, body, text, generation, keep)
+    generation = context.generation([made], chat.body, caller_of(request))
+
+    def keep(whole: bytes, output: list[bytes], ids: list[str]) -> None:
+        if items is not None and body.store is not False:
+            _keep(request, StoredResponse(name, whole, (), items, Chunk(tuple(output)), tuple(ids)), body)
+
+    reply = ResponsesReply(name, context, body, chat, text, generation, keep)
     return await send_reply(request, generation, reply, stream=bool(body.stream))
 
 
-def _keep(
-    store: ResponseStore, owner: str, name: str, joined: JoinedInput, reply: bytes, items: list[bytes], ids: list[str]
-) -> None:
-    output = Chunk(tuple(items))
-    store.put(owner, StoredResponse(name, reply, joined.history, joined.own, output, tuple(ids)))
-
-
-def _drop(reply: bytes, items: list[bytes], ids: list[str]) -> None:
-    """Keep nothing."""
+def _keep(request: web.Request, made: StoredResponse, body: ResponsesBody) -> None:
+    """Store a response behind its conversation, unless that has been dropped meanwhile."""
+    store, owner = request.app[STORE], _owner(request)
+    if body.previous_response_id is None:
+        store.put(owner, made)
+        return
+    previous = store.get(owner, body.previous_response_id)
+    if previous is not None:
+        store.put(owner, made._replace(history=previous.conversation))
 
 
 async def retrieve(request: web.Request) -> web.Response:

@@ -30,7 +30,7 @@ from jaxinfer.serving.errors import ErrorKind, RequestError
 from jaxinfer.serving.generation import Generation, PromptStep
 from jaxinfer.serving.requests.conversation import offers_tools
 from jaxinfer.serving.requests.response_tools import is_hosted, offered_tools
-from jaxinfer.serving.requests.responses import without_messages
+from jaxinfer.serving.requests.responses import ResponsesChat
 from jaxinfer.text import ChoiceDelta
 
 Keep = Callable[[bytes, list[bytes], list[str]], None]
@@ -40,18 +40,19 @@ _FAILURES = {ErrorKind.BUSY: "rate_limit_exceeded", ErrorKind.INVALID: "invalid_
 
 
 class ResponsesReply(Reply):
-    """A response. name: its id. prompt: its text, where it was rendered. keep: is called once it has ended well."""
+    """A response. name: its id. chat: the one that the body is, perhaps without messages. prompt: its text, if it was
+    rendered. keep: is called once the response has ended well."""
 
     def __init__(
         self,
         name: str,
         context: Context,
         body: ResponsesBody,
+        chat: ResponsesChat,
         prompt: str | None,
         generation: Generation,
         keep: Keep,
     ):
-        chat = without_messages(body)
         form = context.answer_form._replace(tools=context.answer_form.tools and offers_tools(chat.body))
         self._words = chat.words
         self._answer = ChatAnswer(context, chat.body, prompt, form)

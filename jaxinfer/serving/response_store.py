@@ -2,7 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 _OVERHEAD = 512
@@ -55,7 +56,23 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._shelves: dict[str, _Shelf] = {}
+        self._reserved = 0
         self._lock = threading.Lock()
+
+    @contextmanager
+    def reserved(self, size: int) -> Iterator[bool]:
+        """Count bytes that wait until a response has ended, as many as the store may have at most.
+
+        False: there are too many, and these must not wait, so that the response is not kept.
+        """
+        with self._lock:
+            fits = self._reserved + size <= self._max_bytes
+            self._reserved += size * fits
+        try:
+            yield fits
+        finally:
+            with self._lock:
+                self._reserved -= size * fits
 
     def put(self, owner: str, response: StoredResponse) -> None:
         """Keep a response, unless it is larger than the store."""

@@ -216,6 +216,12 @@ def errors_are_the_packages_own(server: Server) -> None:
     missing = refused(openai.BadRequestError, create, server, input="hi", previous_response_id="resp_absent")
     assert missing.code == "previous_response_not_found"
     assert refused(openai.BadRequestError, create, server, input="hi", background=True).param == "background"
+    form = {"type": "json_schema", "name": "a", "schema": {"contains": {}}}
+    wrong = refused(openai.BadRequestError, create, server, input="hi", text={"format": form})
+    assert wrong.param.startswith("text.format.schema")
+    tool = {"type": "function", "name": "f", "parameters": {"properties": {"a": {"contains": {}}}}}
+    tools = {"tools": [{"type": "web_search"}, tool], "tool_choice": "required"}
+    assert refused(openai.BadRequestError, create, server, input="hi", **tools).param.startswith("tools[1].parameters")
     too_long = refused(openai.BadRequestError, create, server, input="word " * 4000)
     assert too_long.code == "context_length_exceeded"
 

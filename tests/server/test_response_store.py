@@ -1,5 +1,6 @@
 """Stored responses: what is kept, for whom, how long, and how it is listed."""
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -227,6 +228,20 @@ def test_one_owner_does_not_drive_out_another() -> None:
         store.put("ann", response(draw, number, None))
     assert store.get("ben", "resp0") is not None
     assert [number for number in range(1, 50) if store.get("ann", f"resp{number}")] == [47, 48, 49]
+
+
+async def test_inputs_that_wait_are_bounded_too(serve) -> None:
+    served: Served = await serve(max_stored_response_bytes=4000)
+    served.engine.gate.clear()
+    bodies = [{"input": [{"role": "user", "content": str(i) * 50}], "max_output_tokens": 5} for i in range(40)]
+    tasks = [asyncio.create_task(served.post(PATH, body)) for body in bodies]
+    while len(served.engine.active) < len(bodies):
+        await asyncio.sleep(0.01)
+    served.engine.gate.set()
+    made = [answer.body["id"] for answer in await asyncio.gather(*tasks)]
+    statuses = [(await served.get(f"{PATH}/{name}")).status for name in made]
+    assert 0 < statuses.count(200) < 20
+    assert (await served.get(f"{PATH}/{(await served.post(PATH, bodies[0])).body['id']}")).status == 200
 
 
 async def test_a_deleted_response_is_valid_by_openais_schema(serve) -> None:

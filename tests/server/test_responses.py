@@ -1,12 +1,13 @@
 """/v1/responses by the real openai package, and by what OpenAI's schemas call valid."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server import openai_schema
 from tests.server.conftest import Served
 from tests.server.conversation import CALL, TEMPLATE
@@ -254,6 +255,28 @@ async def test_an_answer_of_nothing_is_an_empty_message(serve) -> None:
     assert (response.status, response.output_text, len(response.output)) == ("completed", "", 1)
 
 
+async def test_a_large_body_asks_the_engine_for_the_same(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL
+    body = {
+        "input": [{"role": "user", "content": "hi"}, {"role": "user", "content": "there"}], "instructions": "Be short.",
+        "tools": [WEATHER, PATCH, {"type": "web_search"}], "max_output_tokens": 10**6, "temperature": 0.5,
+        "text": {"format": {"type": "json_object"}}, "reasoning": {"effort": "none"}, "metadata": {"a": "b"},
+    }  # fmt: skip
+    small = await served.post(PATH, {**body, "padding": "x"})
+    large = await served.post(PATH, {**body, "padding": "x" * LARGE_BYTES})
+    one, other = served.engine.submitted
+    assert replace(one, request_id="") == replace(other, request_id="")
+    assert large.headers["X-Ignored-Fields"] == small.headers["X-Ignored-Fields"] == "padding, tools.web_search"
+    own = ("id", "created_at", "completed_at", "output")
+    assert {k: v for k, v in small.body.items() if k not in own} == {
+        k: v for k, v in large.body.items() if k not in own
+    }
+    assert [item["type"] for item in large.body["output"]] == ["function_call"]
+    wrong = {**body, "padding": "x" * LARGE_BYTES, "tools": [WEATHER, {"type": "custom", "name": "a b"}]}
+    check(await served.post(PATH, wrong), 400, "tools[1].name", "letters")
+
+
 async def test_the_packages_stream_helper(serve) -> None:
     served: Served = await serve()
     served.engine.reply = f"<think>hm</think>\n\nI look.\n{CALL}"
@@ -263,77 +286,3 @@ async def test_the_packages_stream_helper(serve) -> None:
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
     assert kinds[-1] == "response.completed"
     assert "[DONE]" not in kinds
-
-
-@pytest.mark.parametrize(
-    ("param", "said", "body"),
-    [
-        ("input", "missing", {}),
-        ("input", "empty", {"input": []}),
-        ("input[0].role", "1 to 64", {"input": [{"content": "a", "role": ""}]}),
-        ("input[0].content", "missing", {"input": [{"role": "user"}]}),
-        ("input[1].content[0].type", "input_image",
-         {"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "input_image"}]}]}),
-        ("input[0].content[0]", "text", {"input": [{"role": "user", "content": [{"type": "input_text"}]}]}),
-        ("input[0].type", "computer_call", {"input": [{"type": "computer_call"}]}),
-        ("input[0].id", "not found", {"input": [{"type": "item_reference", "id": "msg_x"}]}),
-        ("input[0].id", "missing", {"input": [{"type": "item_reference"}]}),
-        ("input[0].name", "missing", {"input": [{"type": "function_call", "call_id": "c"}]}),
-        ("input[0].output", "missing", {"input": [{"type": "function_call_output", "call_id": "c"}]}),
-        ("previous_response_id", "not found", {"input": "a", "previous_response_id": "resp_x"}),
-        ("max_output_tokens", "at least 1", {"input": "a", "max_output_tokens": 0}),
-        ("max_tokens", "max_output_tokens", {"input": "a", "max_tokens": 5}),
-        ("response_format", "text.format", {"input": "a", "response_format": {"type": "text"}}),
-        ("text.format.type", "must be one of", {"input": "a", "text": {"format": {"type": "xml"}}}),
-        ("text.format.schema", "missing", {"input": "a", "text": {"format": {"type": "json_schema", "name": "a"}}}),
-        ("text.verbosity", "", {"input": "a", "text": {"verbosity": "loud"}}),
-        ("reasoning.effort", "", {"input": "a", "reasoning": {"effort": "much"}}),
-        ("top_logprobs", "include", {"input": "a", "top_logprobs": 2}),
-        ("top_logprobs", "out of range",
-         {"input": "a", "top_logprobs": 99, "include": ["message.output_text.logprobs"]}),
-        ("tools[0].name", "missing", {"input": "a", "tools": [{"type": "function"}]}),
-        ("tools[0].name", "letters", {"input": "a", "tools": [{"type": "function", "name": "a b"}]}),
-        ("tools[1].tools[0].name", "twice",
-         {"input": "a", "tools": [{"type": "function", "name": "n.f"},
-                                  {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]}),
-        ("tools[0].type", "gadget", {"input": "a", "tools": [{"type": "gadget", "name": "a"}]}),
-        ("tools[1].parameters", "object",
-         {"input": "a", "tools": [{"type": "mcp"},
-                                  {"type": "function", "name": "f", "parameters": {"type": "array"}}]}),
-        ("tool_choice", "needs tools", {"input": "a", "tool_choice": "required"}),
-        ("tool_choice.name", "none of the tools",
-         {"input": "a", "tools": [WEATHER], "tool_choice": {"type": "function", "name": "x"}}),
-        ("tool_choice.tools[0].name", "none of the tools",
-         {"input": "a", "tools": [WEATHER], "tool_choice": {
-             "type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]}}),
-        ("background", "not supported", {"input": "a", "background": True}),
-        ("conversation", "not supported", {"input": "a", "conversation": "conv_1"}),
-        ("prompt", "not supported", {"input": "a", "prompt": {"id": "pmpt_1"}}),
-        ("n", "one answer", {"input": "a", "n": 2}),
-        ("metadata", "16", {"input": "a", "metadata": {"a": "x" * 513}}),
-        ("temperature", "out of range", {"input": "a", "temperature": -1}),
-    ],
-)  # fmt: skip
-async def test_an_error_names_the_field_as_it_is_called_here(serve, param: str, said: str, body: dict) -> None:
-    served: Served = await serve()
-    answer = await served.post(PATH, body)
-    check(answer, 404 if said == "not found" and param != "previous_response_id" else 400, param, said)
-    assert served.engine.submitted == []
-
-
-async def test_errors_count_the_items_of_the_request_alone(serve) -> None:
-    served: Served = await serve()
-    first = await served.client.responses.create(model="fake", input="hi")
-    body = {"input": [{"role": "user", "content": "a"}, {"role": "user"}], "previous_response_id": first.id}
-    check(await served.post(PATH, body), 400, "input[1].content", "missing")
-    too_long = {"input": "a" * 3000, "previous_response_id": first.id}
-    check(await served.post(PATH, too_long), 400, "input", "too long")
-
-
-async def test_the_openai_packages_errors(serve) -> None:
-    served: Served = await serve()
-    with pytest.raises(openai.NotFoundError):
-        await served.client.responses.create(model="absent", input="hi")
-    with pytest.raises(openai.BadRequestError) as raised:
-        await served.client.responses.create(model="fake", input="hi", previous_response_id="resp_absent")
-    assert raised.value.code == "previous_response_not_found"

@@ -81,7 +81,6 @@ def wants_logprobs(body: ResponsesBody) -> bool:
 
 
 def _check(body: ResponsesBody, side: ModelSide) -> list[str]:
-    side.check_model(body.model)
     _check_fields(body)
     chat = without_messages(body)
     with chat.words.errors():
