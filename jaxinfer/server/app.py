@@ -6,7 +6,7 @@ from aiohttp import web
 
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.metrics import ServerMetrics, SharedCounts
-from jaxinfer.server import endpoints, health, introspection
+from jaxinfer.server import endpoints, health, introspection, responses
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.body_budget import BodyBudget
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, ensured_id, told_id
@@ -72,6 +72,7 @@ def make_app(
     app[CONTEXT] = Context(
         client, text, options, name, metrics, form, admission, unknown, fingerprint, workers, tracing
     )
+    app[responses.STORE] = responses.make_store(options)
     app.on_cleanup.append(lambda app: asyncio.to_thread(workers.close))
     app.add_routes(
         [
@@ -81,6 +82,11 @@ def make_app(
             _post("/v1/fim/completions", endpoints.fim_completions),
             _post("/v1/messages", endpoints.messages),
             _post("/v1/messages/count_tokens", endpoints.count_tokens),
+            _post("/v1/responses", responses.create),
+            web.get("/v1/responses/{id}", responses.retrieve),
+            web.delete("/v1/responses/{id}", responses.delete),
+            _post("/v1/responses/{id}/cancel", responses.cancel),
+            web.get("/v1/responses/{id}/input_items", responses.input_items),
             _post("/invocations", endpoints.invocations),
             _post("/tokenize", endpoints.tokenize),
             _post("/detokenize", endpoints.detokenize),

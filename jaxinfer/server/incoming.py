@@ -31,6 +31,10 @@ class IncomingBody:
         elif share is not None:
             share.end()
 
+    def replace(self, data: bytes | bytearray) -> None:
+        """Put another body in its place: what it refers to is in it now."""
+        self.data, self.large = data, is_large(data)
+
     def forget(self) -> None:
         """Drops the bytes."""
         self.data = b""

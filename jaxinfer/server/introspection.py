@@ -23,6 +23,7 @@ SHOWN_SETTINGS = (
     "max_pending_body_bytes", "body_workers", "client_header_timeout", "client_body_timeout", "keepalive_timeout",
     "sse_keep_alive_interval", "default_deadline", "body_queue_timeout",
     "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries", "max_open_requests",
+    "max_stored_responses", "max_stored_response_bytes",
     "max_restarts", "drain_seconds", "heartbeat_seconds", "control_tokens_in_content",
     "enable_force_include_usage", "return_tokens_as_token_ids", "share_cache_across_keys",
 )  # fmt: skip

@@ -23,7 +23,7 @@ from jaxinfer.serving.bodies.messages_schema import MessagesBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation, PromptStep
-from jaxinfer.serving.requests.conversation import offers_tools
+from jaxinfer.serving.requests.conversation import tool_schemas
 from jaxinfer.serving.requests.messages import as_chat
 from jaxinfer.text import ChoiceDelta
 
@@ -38,7 +38,7 @@ class MessagesReply(Reply):
         self, name: str, context: Context, body: MessagesBody, texts: Sequence[str | None], generation: Generation
     ):
         chat = as_chat(body)
-        form = context.answer_form._replace(tools=context.answer_form.tools and offers_tools(chat))
+        form = context.answer_form.offering(tool_schemas(chat))
         self._name, self._model = name, context.model_name
         self._generation = generation
         self._answer = ChatAnswer(context, chat, texts[0], form)

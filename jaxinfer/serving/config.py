@@ -87,6 +87,11 @@ class ServerConfig:
     """Log-probabilities that one reply may hold: choices times tokens times (`logprobs` + 1)."""
     max_open_requests: int = 4096
     """Requests under way at once, those that wait included; more are refused with 429."""
+    max_stored_responses: int = 1000
+    """Responses that each API process keeps for GET /v1/responses/{id} and `previous_response_id`; the oldest ones go.
+    0: none."""
+    max_stored_response_bytes: int = 64 * 2**20
+    """Bytes of these responses and their conversations in each API process."""
     unknown_fields: Literal["warn", "refuse", "ignore"] = "warn"
     """Fields of a request that the API does not know; warn: ignored, logged once, and listed in X-Ignored-Fields."""
     enable_force_include_usage: bool = False
@@ -143,8 +148,9 @@ class ServerConfig:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
-        if self.max_restarts < 0:
-            raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
+        for name in ("max_restarts", "max_stored_responses", "max_stored_response_bytes"):
+            if getattr(self, name) < 0:
+                raise ParameterError(name, f"{getattr(self, name)} must be at least 0")
         if not (math.isfinite(self.heartbeat_seconds) and self.heartbeat_seconds >= 0):
             raise ParameterError("heartbeat_seconds", f"{self.heartbeat_seconds} must be a finite number, at least 0")
         for name in ("body_queue_timeout", "client_header_timeout", "client_body_timeout", "keepalive_timeout"):

@@ -1,4 +1,4 @@
-// The AI SDK, by its two providers for OpenAI's API: `openai-compatible`, and `openai` with chat completions.
+// The AI SDK, by its two providers for OpenAI's API: `openai-compatible`, and `openai` with responses and with chats.
 
 import assert from "node:assert/strict";
 
@@ -25,7 +25,7 @@ const endless = createOpenAICompatible({
   name: "jaxinfer", baseURL, apiKey: "none", transformRequestBody: (body) => ({ ...body, ignore_eos: true }),
 });
 const openai = createOpenAI({ baseURL, apiKey: "none" });
-const models = { compatible: compatible(name), openai: openai.chat(name) };
+const models = { compatible: compatible(name), openai: openai.chat(name), responses: openai(name) };
 const plain = { maxRetries: 0, temperature: 0, timeout: 60000 };
 
 function weather(asked) {
@@ -96,7 +96,7 @@ async function toolLoopOfAnAgentWithStrictTools() {
     const again = await agent.generate({ messages: [...messages, { role: "user", content: SUM_QUESTION }] });
     assert.ok(again.text);
   }
-  assert.deepEqual(asked, [{ city: "Paris" }, { city: "Paris" }]);
+  assert.deepEqual(asked, Object.keys(models).map(() => ({ city: "Paris" })));
 }
 
 async function thinkingIsApartAndGoesBack() {
@@ -114,7 +114,9 @@ async function thinkingIsApartAndGoesBack() {
 }
 
 async function reasoningEffort() {
-  for (const [key, model] of [["jaxinfer", models.compatible], ["openai", models.openai]]) {
+  const providers = { compatible: "jaxinfer", openai: "openai", responses: "openai" };
+  for (const [which, key] of Object.entries(providers)) {
+    const model = models[which];
     const options = { ...plain, model, prompt: SUM_QUESTION };
     const { text } = await generateText({ ...options, providerOptions: { [key]: { reasoningEffort: "low" } } });
     assert.match(text, /42/);
@@ -154,7 +156,7 @@ async function cancelledStreamFreesItsRequest() {
 }
 
 async function errorsAreOfTheCall() {
-  for (const absent of [compatible("absent"), openai.chat("absent")]) {
+  for (const absent of [compatible("absent"), openai.chat("absent"), openai("absent")]) {
     const error = await refused(APICallError, () => generateText({ ...plain, model: absent, prompt: "hi" }));
     assert.deepEqual([error.statusCode, error.data.error.param, error.isRetryable], [404, "model", false]);
   }

@@ -157,5 +157,34 @@ def structured_answers(server: Server) -> None:
         assert isinstance(structured.invoke("Book a table with name Anna and seats 4."), book_table)
 
 
+@scenario
+def responses(server: Server) -> None:
+    model = chat_model(server, use_responses_api=True)
+    message = model.invoke(SUM_QUESTION)
+    assert message.text == SUM_ANSWER
+    assert message.usage_metadata["output_tokens"] > 0
+    chunks = list(model.stream(SUM_QUESTION))
+    assert len([chunk for chunk in chunks if chunk.text]) > 1
+    assert "".join(chunk.text for chunk in chunks) == SUM_ANSWER
+    assert "21" in answer_by_a_tool(model.bind_tools([get_weather])).text
+
+
+@scenario
+def stored_responses(server: Server) -> None:
+    model = chat_model(server, use_responses_api=True, use_previous_response_id=True)
+    history = [HumanMessage(SUM_QUESTION)]
+    history.append(model.invoke(history))
+    assert "7" in model.invoke([*history, HumanMessage("What is 3 plus 4?")]).text
+
+
+@scenario
+def thinking_in_responses(server: Server) -> None:
+    model = chat_model(server, use_responses_api=True, reasoning={"effort": "low", "summary": "auto"})
+    history = [HumanMessage(SUM_QUESTION)]
+    history.append(model.invoke(history))
+    assert "42" in history[-1].text
+    assert "7" in model.invoke([*history, HumanMessage("What is 3 plus 4?")]).text
+
+
 if __name__ == "__main__":
     main()

@@ -158,7 +158,18 @@ async function errorsAreThePackagesOwn() {
   assert.equal((await refused(OpenAI.NotFoundError, ask({ model: "absent" }))).param, "model");
   assert.equal((await refused(OpenAI.BadRequestError, ask({ messages: [] }))).param, "messages");
   assert.equal((await refused(OpenAI.BadRequestError, ask({ temperature: -1 }))).param, "temperature");
-  await refused(OpenAI.NotFoundError, () => client.responses.create({ model, input: "hi" }));
+}
+
+async function responses() {
+  const tools = [{ type: "function", ...weatherTool.function }];
+  const first = await client.responses.create({ model, temperature: 0, tools, input: [question] });
+  const [call] = first.output;
+  assert.deepEqual([call.name, JSON.parse(call.arguments)], ["get_weather", { city: "Paris" }]);
+  const input = [{ type: "function_call_output", call_id: call.call_id, output: JSON.stringify(WEATHER_RESULT) }];
+  const stream = client.responses.stream({ model, temperature: 0, tools, input, previous_response_id: first.id });
+  assert.match((await stream.finalResponse()).output_text, /21/);
+  await client.responses.delete(first.id);
+  await refused(OpenAI.NotFoundError, () => client.responses.retrieve(first.id));
 }
 
 async function forcedCalls() {
@@ -186,5 +197,6 @@ await run(
   cancelledStreamFreesItsRequest,
   manyAtOnce,
   errorsAreThePackagesOwn,
+  responses,
   forcedCalls,
 );

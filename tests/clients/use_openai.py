@@ -205,7 +205,6 @@ def errors_are_the_packages_own(server: Server) -> None:
     assert refused(openai.BadRequestError, create, model=server.model, messages=SUM, temperature=-1).param == (
         "temperature"
     )
-    assert refused(openai.NotFoundError, connect(server).responses.create, model=server.model, input="hi")
 
 
 @scenario

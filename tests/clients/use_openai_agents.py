@@ -1,4 +1,4 @@
-"""openai-agents on chat completions: an agent with a tool, a hand-off, a session."""
+"""openai-agents: an agent with a tool, a hand-off, a session; by its default, responses, and by chat completions."""
 # pyright: reportMissingImports=false
 
 import asyncio
@@ -9,6 +9,7 @@ from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     Runner,
     SQLiteSession,
     function_tool,
@@ -38,10 +39,10 @@ def get_weather(city: str) -> str:
     return WEATHER_RESULT
 
 
-def agent(server: Server, settings: ModelSettings | None = None, **options) -> Agent:
+def agent(server: Server, settings: ModelSettings | None = None, kind=OpenAIResponsesModel, **options) -> Agent:
     client = openai.AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=60)
     settings = ModelSettings(temperature=0).resolve(settings)
-    model = OpenAIChatCompletionsModel(model=server.model, openai_client=client)
+    model = kind(model=server.model, openai_client=client)
     return Agent(name="Assistant", model=model, model_settings=settings, **options)
 
 
@@ -52,6 +53,26 @@ async def an_answer_with_usage(server: Server) -> None:
     usage = result.context_wrapper.usage
     assert usage.requests == 1
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens > 2
+
+
+@scenario
+async def chat_completions(server: Server) -> None:
+    settings = ModelSettings(include_usage=True)
+    options = {"kind": OpenAIChatCompletionsModel, "tools": [get_weather]}
+    result = await Runner.run(agent(server, settings, **options), WEATHER_QUESTION)
+    assert "21" in result.final_output
+    streamed = Runner.run_streamed(agent(server, settings, **options), WEATHER_QUESTION)
+    names = [event.name async for event in streamed.stream_events() if event.type == "run_item_stream_event"]
+    assert names == ["tool_called", "tool_output", "message_output_created"]
+    assert streamed.final_output == result.final_output
+
+
+@scenario
+async def the_server_keeps_the_history(server: Server) -> None:
+    one = agent(server, tools=[get_weather])
+    first = await Runner.run(one, WEATHER_QUESTION, auto_previous_response_id=True)
+    second = await Runner.run(one, "What is 3 plus 4?", previous_response_id=first.last_response_id)
+    assert "7" in second.final_output
 
 
 @scenario

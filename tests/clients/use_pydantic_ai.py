@@ -6,7 +6,12 @@ import asyncio
 from pydantic import BaseModel
 from pydantic_ai import Agent, ModelHTTPError, ModelSettings, ToolOutput
 from pydantic_ai.messages import ThinkingPart
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
+from pydantic_ai.models.openai import (
+    OpenAIChatModel,
+    OpenAIChatModelSettings,
+    OpenAIResponsesModel,
+    OpenAIResponsesModelSettings,
+)
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 from scenarios import (
@@ -154,6 +159,52 @@ def errors_are_pydantic_ais_own(server: Server) -> None:
 @scenario
 def an_object_by_a_forced_tool(server: Server) -> None:
     assert isinstance(agent(server, output_type=BOOK).run_sync(RESERVATION).output, Reservation)
+
+
+def responses_agent(server: Server, **options) -> Agent:
+    provider = OpenAIProvider(base_url=server.base_url, api_key="none")
+    model = OpenAIResponsesModel(server.model, provider=provider)
+    return Agent(model, model_settings=ModelSettings(temperature=0), retries=0, **options)
+
+
+@scenario
+def responses(server: Server) -> None:
+    one = responses_agent(server)
+
+    @one.tool_plain
+    def get_weather(city: str) -> str:
+        """Get the weather"""
+        assert city == "Paris"
+        return WEATHER_RESULT
+
+    first = one.run_sync(WEATHER_QUESTION)
+    assert "21" in first.output
+    second = one.run_sync(SUM_QUESTION, message_history=first.all_messages())
+    assert second.output
+    assert isinstance(responses_agent(server, output_type=BOOK).run_sync(RESERVATION).output, Reservation)
+
+
+@scenario
+def responses_with_thinking_and_a_stored_history(server: Server) -> None:
+    settings = OpenAIResponsesModelSettings(temperature=0, openai_reasoning_effort="low")
+    first = responses_agent(server).run_sync(SUM_QUESTION, model_settings=settings)
+    assert "42" in first.output
+    settings = OpenAIResponsesModelSettings(temperature=0, openai_previous_response_id="auto")
+    history = first.all_messages()
+    assert (
+        "7"
+        in responses_agent(server)
+        .run_sync("What is 3 plus 4?", message_history=history, model_settings=settings)
+        .output
+    )
+
+
+@scenario
+async def a_stream_of_a_response(server: Server) -> None:
+    async with responses_agent(server).run_stream(SUM_QUESTION) as result:
+        pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
+    assert len(pieces) > 1
+    assert "".join(pieces) == SUM_ANSWER
 
 
 if __name__ == "__main__":

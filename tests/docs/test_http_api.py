@@ -6,6 +6,7 @@ import pytest
 
 from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.bodies.messages_schema import MessagesBody
+from jaxinfer.serving.bodies.responses_schema import ResponsesBody
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody, NotSupported, WithoutEffect
 from jaxinfer.serving.config import ServerConfig
 from tests.material import REPOSITORY
@@ -15,7 +16,7 @@ NAMED = set(re.findall(r"`([a-z_]+)`", TEXT))
 UNSUPPORTED = set(NotSupported.__struct_fields__)
 
 
-@pytest.mark.parametrize("body", [CompletionBody, ChatBody, MessagesBody])
+@pytest.mark.parametrize("body", [CompletionBody, ChatBody, MessagesBody, ResponsesBody])
 def test_every_parameter_is_described(body: type) -> None:
     assert set(body.__struct_fields__) - UNSUPPORTED <= NAMED  # pyright: ignore[reportAttributeAccessIssue]
 

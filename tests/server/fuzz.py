@@ -86,6 +86,26 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}], "tools": [], "system": "b"}),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "b"}]},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "d"},
+            ],
+            "tools": [
+                {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}},
+                {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "g"}]},
+            ],
+            "include": ["message.output_text.logprobs"],
+            "top_logprobs": 1,
+            "max_output_tokens": 5,
+            "stream": True,
+        },
+    ),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}}),
     ("/v1/fim/completions", {"prompt": "a", "suffix": "b", "max_tokens": 2}),
     ("/invocations", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}),
     ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
@@ -108,7 +128,8 @@ _FIELDS = [
     "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "repeat_penalty", "n_predict",
     "num_ctx", "prompt", "messages", "tokens", "presence_penalty", "include_timings", "return_token_ids",
     "best\r\nX: y", "é", "system", "stop_sequences", "output_config", "output_format", "mcp_servers", "type", "content",
-    "is_error", "input_schema", "tool_use_id", "input",
+    "is_error", "input_schema", "tool_use_id", "input", "instructions", "previous_response_id", "text", "reasoning",
+    "include", "truncation", "max_output_tokens", "role", "id", "output", "arguments", "namespace", "format",
 ]  # fmt: skip
 
 
@@ -128,7 +149,7 @@ def bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
         for _ in range(draw.randint(1, 3)):
             _change(draw, body)
         if draw.random() < _LARGE_SHARE:
-            body[draw.choice(["user", "prompt"])] = "word " * (_large_size(draw) // 5)
+            body[draw.choice(["user", "prompt", "input", "instructions"])] = "word " * (_large_size(draw) // 5)
         data = json.dumps(body, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass")
         yield path, _damaged(draw, data) if draw.random() < 0.3 else data
 
@@ -262,9 +283,13 @@ def _status(answer: bytes) -> int:
     return int(words[1]) if len(words) > 1 and words[0].startswith(b"HTTP/") else 0
 
 
+_FAILURES = (b'data: {"error"', b"event: error", b'"code":"server_error"')
+"""How a stream tells that it broke."""
+
+
 def _wrong(status: int, answer: bytes, *, anthropic: bool | None) -> str | None:
     """anthropic: whether an error has Anthropic's form; None: the path may be unreadable, and either will do."""
-    if status >= 500 or b'data: {"error"' in answer or b"event: error" in answer:
+    if status >= 500 or any(mark in answer for mark in _FAILURES):
         return "a failure of the server"
     body = answer.partition(b"\r\n\r\n")[2]
     if status < 400 or answer.startswith(b"HTTP/1.1 100"):

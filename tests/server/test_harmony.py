@@ -122,3 +122,20 @@ async def test_reasoning_stays_in_the_content_where_it_is_not_looked_for(serve) 
     served: Served = await serve(ANSWER, reasoning_parser="none")
     message = (await chat(served))["choices"][0]["message"]
     assert message["content"] == THINKING.removesuffix("<|start|>assistant") + "\nYes, I do."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_items_of_a_response(serve, stream: bool) -> None:
+    preamble = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+    served: Served = await serve(THINKING + preamble + CALLING.removeprefix(THINKING), "<|call|>")
+    tool = {"type": "function", **WEATHER["function"]}
+    options: dict[str, Any] = {"model": "fake", "input": "hi", "tools": [tool]}
+    if stream:
+        async with served.client.responses.stream(**options) as events:
+            response = await events.get_final_response()
+    else:
+        response = await served.client.responses.create(**options)
+    thought, message, call = response.output
+    assert (thought.content[0].text, message.content[0].text) == ("Hm.", "I look.")
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Bern"})
+    assert response.usage.output_tokens_details.reasoning_tokens > 0

@@ -20,7 +20,7 @@ from jaxinfer.serving.requests.endpoint import (
 )
 from jaxinfer.serving.requests.params import chat_params, engine_request, most_tokens
 from jaxinfer.serving.requests.structured import constrained_answer
-from jaxinfer.text.answer.calls.argument_types import types_of_properties
+from jaxinfer.text.answer.calls.argument_types import types_alone
 from jaxinfer.text.tokenizer.bad_words import with_bad_token_ids
 
 
@@ -70,9 +70,8 @@ def _slim(body: ChatBody) -> ChatBody:
 
 def _slim_tool(tool: Tool) -> Tool:
     """What a reply needs to know of a tool: the types of its arguments."""
-    types = types_of_properties(tool.function.parameters or {})
-    properties = {name: {"type": sorted(found)} for name, found in types.items() if found}
-    return Tool(type="function", function=Function(name=tool.function.name, parameters={"properties": properties}))
+    parameters = types_alone(tool.function.parameters or {})
+    return Tool(type="function", function=Function(name=tool.function.name, parameters=parameters))
 
 
 CHAT = Endpoint("chat", ChatBody, _check, _prepare, _slim, as_it_is)

@@ -10,6 +10,7 @@ from jaxinfer.serving.requests.completions import COMPLETIONS
 from jaxinfer.serving.requests.endpoint import Choice, Endpoint, TextEndpoint
 from jaxinfer.serving.requests.fim import FIM
 from jaxinfer.serving.requests.messages import COUNT_TOKENS, MESSAGES
+from jaxinfer.serving.requests.responses import RESPONSES
 from jaxinfer.serving.requests.tokens import DETOKENIZE, TOKENIZE
 
 
@@ -30,5 +31,5 @@ INVOCATIONS = Choice("invocations", _choose, (CHAT, COMPLETIONS))
 
 ENDPOINTS: dict[str, Endpoint[Any] | TextEndpoint[Any] | Choice] = {
     endpoint.name: endpoint
-    for endpoint in (COMPLETIONS, CHAT, FIM, INVOCATIONS, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE)
+    for endpoint in (COMPLETIONS, CHAT, FIM, RESPONSES, INVOCATIONS, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE)
 }

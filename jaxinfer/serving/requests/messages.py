@@ -23,6 +23,7 @@ from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Prepared, Te
 from jaxinfer.serving.requests.messages_conversation import Conversation
 from jaxinfer.serving.requests.messages_errors import anthropics_name, in_anthropics_words
 from jaxinfer.serving.tenant import USER_CHARS
+from jaxinfer.text.answer.calls.argument_types import types_alone
 
 
 class Translation(NamedTuple):
@@ -167,7 +168,7 @@ async def _prepare(body: MessagesBody, side: ModelSide) -> Prepared:
 
 
 def _slim(body: MessagesBody) -> MessagesBody:
-    # A reply needs to know who spoke last, and whether there are tools.
+    # A reply needs to know who spoke last, and the types of tools' arguments.
     user = None if body.metadata is None else (body.metadata.user_id or "")[:USER_CHARS] or None
     own = [tool for tool in body.tools or () if tool.type in (None, "custom")]
     dropped = (
@@ -182,7 +183,7 @@ def _slim(body: MessagesBody) -> MessagesBody:
     return msgspec.structs.replace(
         body,
         messages=[MessageBody(role=message.role, content="") for message in body.messages[-1:]],
-        tools=[ToolBody(name="", input_schema={})] if own else None,
+        tools=[ToolBody(name=tool.name, input_schema=types_alone(tool.input_schema or {})) for tool in own] or None,
         metadata=None if user is None else MetadataBody(user_id=user),
         **dict.fromkeys(dropped),
     )

@@ -31,6 +31,11 @@ def types_of_properties(schema: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return {name: _types(of, schema, _MOST_STEPS) for name, of in known}
 
 
+def types_alone(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of the same types, and of nothing else."""
+    return {"properties": {name: {"type": sorted(of)} for name, of in types_of_properties(schema).items() if of}}
+
+
 def _types(schema: Any, root: Mapping[str, Any], steps: int) -> frozenset[str]:
     if not isinstance(schema, Mapping) or not steps:
         return frozenset()
