@@ -11,14 +11,11 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server import openai_schema
 from tests.server.conftest import Served
 from tests.server.conversation import CALL, TEMPLATE
+from tests.server.conversation import WEATHER_ITEM as WEATHER
 from tests.server.openai_error import check
 from tests.text.folders import byte_level_folder, with_tokens
 
 PATH = "/v1/responses"
-WEATHER: dict[str, Any] = {
-    "type": "function", "name": "get_weather", "description": "Weather of a city", "strict": None,
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}  # fmt: skip
 PATCH: dict[str, Any] = {
     "type": "custom", "name": "apply_patch", "description": "Change files",
     "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
