@@ -18,4 +18,7 @@ WEATHER: Any = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+WEATHER_ITEM: Any = {"type": "function", "strict": None, **WEATHER["function"]}
+"""The tool in the form of /v1/responses."""
+
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'

@@ -5,11 +5,6 @@ from typing import Any
 
 import aiohttp
 
-WEATHER: dict[str, Any] = {
-    "type": "function", "name": "get_weather", "description": "Weather of a city", "strict": None,
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}  # fmt: skip
-
 Events = list[tuple[str, dict[str, Any]]]
 
 

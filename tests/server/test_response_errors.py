@@ -8,8 +8,8 @@ import pytest
 
 from tests.server.conftest import Served
 from tests.server.conversation import TEMPLATE
+from tests.server.conversation import WEATHER_ITEM as WEATHER
 from tests.server.openai_error import check
-from tests.server.response_events import WEATHER
 from tests.text.folders import byte_level_folder
 
 PATH = "/v1/responses"

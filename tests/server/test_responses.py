@@ -11,8 +11,8 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server import openai_schema
 from tests.server.conftest import Served
 from tests.server.conversation import CALL, TEMPLATE
+from tests.server.conversation import WEATHER_ITEM as WEATHER
 from tests.server.openai_error import check
-from tests.server.response_events import WEATHER
 from tests.text.folders import byte_level_folder, with_tokens
 
 PATH = "/v1/responses"
