@@ -39,7 +39,7 @@ class DraftModel(DraftSource):
     config: DecoderConfig
 
     def load(self, sized: Sized, mesh: Mesh, scan: LayersInLoop) -> LoadedModel:
-        first, layout = stage_meshes(mesh)[0], sized.layout(scan, self.config)
+        first, layout = stage_meshes(mesh)[0], sized.layout(scan)
         rules = sized.mesh.rules
         return load_model(self.folder, self.config, dtype=sized.dtype, mesh=first, rules=rules, layout=layout)
 

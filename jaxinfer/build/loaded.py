@@ -29,7 +29,7 @@ def load(asked: StartRequest, placed: PlacedModel) -> Loaded:
         dtype=sized.dtype,
         meshes=stage_meshes(placed.mesh),
         rules=sized.mesh.rules,
-        layout=sized.layout(scan, sized.decoder),
+        layout=sized.layout(scan),
         progress=asked.progress.loaded if asked.progress else None,
     )
     draft = placed.drafts.load(sized, placed.mesh, scan)

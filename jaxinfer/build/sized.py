@@ -10,7 +10,6 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.models.plan import plan_model
 from jaxinfer.parallel.layer_split import Spans
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.fit.layer_spans import layer_spans
@@ -44,9 +43,9 @@ class Sized:
         """Each stage's number and KV groups."""
         return stages_of(self.decoder, self.parts)
 
-    def layout(self, asked: LayersInLoop, decoder: DecoderConfig) -> Layout:
-        """Return the layout of a decoder's layers on the devices of a stage, as `--scan-layers` asks."""
-        return layer_layout(asked, plan_model(decoder, self.dtype), self.platform, self.mesh.of_stage)
+    def layout(self, asked: LayersInLoop) -> Layout:
+        """Return the layout of layers on the devices of a stage, as `--scan-layers` asks."""
+        return layer_layout(asked, self.platform, self.mesh.of_stage)
 
 
 def size(config: EngineConfig, decoder: DecoderConfig, mesh: MeshConfig, device: Device, dtype: jnp.dtype) -> Sized:

@@ -52,8 +52,9 @@ def matrix_shape(shape: Sequence[int], axes: Sequence[str | None], scheme: Schem
 class QuantizedParam(nnx.Module):
     """A matrix that a scheme holds: a parameter for each of its parts.
 
-    shape, axes, dtype: those of its values. backend: of the kernels that multiply it. shards: how a mesh splits each
-    matrix of it, which `LoadedModel.build` says.
+    shape, axes, dtype: those of its values. Of the axes of rows only the first can be split: parts other than codes
+    have no others. backend: of the kernels that multiply it. shards: how a mesh splits each matrix of it, which
+    `LoadedModel.build` says.
     """
 
     def __init__(
@@ -62,11 +63,12 @@ class QuantizedParam(nnx.Module):
         self.scheme, self.backend = scheme, "xla"
         self.shards: Shards | None = None
         lead = lead_axes(axes)
-        self.shape, self.axes = tuple(shape), tuple(axes)
+        inner = (None,) * (len(axes) - lead - 2)
+        self.shape, self.axes = tuple(shape), (*axes[: lead + 1], *inner, axes[-1])
         for part in scheme.parts:
             held = part_form(scheme, part, shape, "types", lead)
             source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}
-            setattr(self, part, nnx.Param(held, axes=tuple(axes), std=std, offset=0.0, part=part, **source))
+            setattr(self, part, nnx.Param(held, axes=self.axes, std=std, offset=0.0, part=part, **source))
 
     @property
     def value(self) -> QuantizedArray:

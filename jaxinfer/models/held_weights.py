@@ -69,6 +69,8 @@ class HeldWeights:
         at = 0 if part == "weight" else weight.scheme.parts.index(part)  # pyright: ignore
         leaf = Tensor(leaf_names(weight)[at], weight.leaves("bytes")[at].shape)
         one = leaf if number is None else Element(leaf, number)
+        if part in ("scales", "zeros", "factors"):
+            one = _with_rows(one, (weight if number is None else weight.of_layer()).rows)
         fill = 1.0 if part == "scales" and self._config.declared is None else 0.0  # what `quantise` makes of zeros
         if layer is not None:
             return self._with_heads(name, layer, one, fill)
@@ -120,6 +122,12 @@ def weight_name(weight: Weight) -> str:
     if weight.path[0] == "vectors":
         return _OF_PARTS.sub("", name)
     return f"shared_{name}" if "shared" in weight.path else name
+
+
+def _with_rows(side: Source, rows: tuple[int, ...]) -> Source:
+    """Scales, zeros or factors [..., N, G] with the axes of rows that the values have."""
+    *lead, _, groups = side.shape
+    return Split(side, (*((length,) for length in lead), rows, (groups,)))
 
 
 def _by_kv_head(heads: Source, spread: HeadSpread, order: Order, fill: float) -> Source:

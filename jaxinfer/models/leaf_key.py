@@ -21,11 +21,12 @@ from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.quantization.scheme import CODE_BITS, SCALE_BITS, LayerSchemes, Scheme, TableSchemes
 
-FORMAT = 1
+FORMAT = 2
 """Changes with what is in the folder, and with how values lie in leaves."""
 FORMS = {
     "qkv": "[KV heads, query heads of each + key + value, channels, hidden]",
     "gate_up": "[channels / block, gate and up, block, hidden]",
+    "scales": "[rows, groups]",
     "rope": "channels that turn together are half of those that turn apart",
     "int4": "int8",
     "e2m1": "float8_e4m3fn",

@@ -1,7 +1,7 @@
 """Weight: what is known of a model's weight before it has values, and how values come to it."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from flax import nnx
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 
-from jaxinfer.checkpoint.sources import Numbers, Placed, Reader, Source, Stacked
+from jaxinfer.checkpoint.sources import Merged, Numbers, Placed, Reader, Source, Stacked
 from jaxinfer.errors import ParameterError
 from jaxinfer.layers.param import lead_axes
 from jaxinfer.layers.stack import Repeats
@@ -75,6 +75,11 @@ class Weight(NamedTuple):
         return self._replace(shape=self.shape[1:], axes=self.axes[1:], layers=None)
 
     @property
+    def rows(self) -> tuple[int, ...]:
+        """Lengths of the axes that number the rows of each matrix."""
+        return self.shape[lead_axes(self.axes) : -1]
+
+    @property
     def holds_slots(self) -> bool:
         """True for the table of slots, which is in no checkpoint."""
         return self.placement is not None and "expert" not in self.axes
@@ -101,31 +106,37 @@ class Weight(NamedTuple):
 
     def shardings(self, rules: ShardingRules, mesh: Mesh) -> tuple[Format | NamedSharding, ...]:
         """Return the place of each leaf. Rows are contiguous in a table that is gathered from, and in experts and
-        quantised matrices that are split by columns.
+        codes that are split by columns. A group's scales are contiguous on a TPU, as its kernels take them.
 
-        If a device's columns are no multiple of 128, XLA for TPU would lay such a leaf out by columns, and transpose
-        all of it in every step, to gather a few rows or for a kernel (compiled for a v6e: gpt-oss, 2880 columns;
-        Qwen3-30B-A3B over four devices, 192). Scales of whole rows are one column, of which a TPU would make 128.
-        Raises ParameterError if an axis cannot be split so.
+        XLA for TPU would lay out by columns what has no multiple of 128 of them, and scales by experts or layers if
+        these fill more of a tile than groups do; and transpose all of it in every step, to gather a few rows or for a
+        kernel (compiled for a v6e: gpt-oss, 2880 columns, 90 groups; Qwen3-30B-A3B over four devices, 192 and 6).
+        Scales of whole rows are one column, of which a TPU would make 128. Raises ParameterError if an axis cannot be
+        split so.
         """
         whole = rules.sharding(mesh, self.axes, self.shape)
         if self.scheme is not None:
             self._check_groups(self.scheme, whole)
         leaves, columns = self.leaves(held_on(mesh)), whole.shard_shape(self.shape)[-1]
+        orders = [self.order(leaf, columns, mesh.devices.flat[0].platform) for leaf in leaves]
         found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in leaves]
         return tuple(
-            place if self.order(leaf, columns) is None else Format(_by_rows(leaf), place)
-            for leaf, place in zip(leaves, found, strict=True)
+            place if order is None else Format(Layout(order), place) for order, place in zip(orders, found, strict=True)
         )
 
-    def order(self, leaf: Leaf, columns: int) -> tuple[int, ...] | None:
-        """Return the order of a leaf's axes on a device, the minor one last; None if XLA is to choose it. columns: of
-        the device's part of the values."""
-        kernels = self.scheme is not None or "expert" in self.axes
-        odd = kernels and columns < self.shape[-1] and columns % _LANES > 0
-        if (self.path[-1] in _GATHERED or odd) and leaf.shape[-1] > 1:
-            return tuple(range(len(leaf.shape)))
-        return None
+    def order(self, leaf: Leaf, columns: int, platform: str) -> tuple[int, ...] | None:
+        """Return the order of a leaf's axes on a platform's device, the minor one last; None if XLA is to choose it.
+        columns: of the device's part of the values."""
+        own, by_rows = leaf.shape[-1], tuple(range(len(leaf.shape)))
+        if own == 1:
+            return None
+        if self.path[-1] in _GATHERED:
+            return by_rows
+        if own == self.shape[-1]:
+            kernels = self.scheme is not None or "expert" in self.axes
+            return by_rows if kernels and columns < own and columns % _LANES else None
+        groups = own * columns // self.shape[-1]
+        return (*by_rows[:-2], by_rows[-1], by_rows[-2]) if platform == "tpu" and groups % _LANES else None
 
     def _check_groups(self, scheme: Scheme, whole: NamedSharding) -> None:
         depth, part = self.shape[-1], whole.shard_shape(self.shape)[-1]
@@ -140,10 +151,6 @@ class Weight(NamedTuple):
 def held_on(mesh: Mesh) -> FourBits:
     """Return how the devices of a mesh hold codes of four bits."""
     return four_bits(mesh.devices.flat[0].platform, mesh.size)
-
-
-def _by_rows(leaf: Leaf) -> Layout:
-    return Layout(tuple(range(len(leaf.shape))))
 
 
 def describe(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ...]]) -> tuple[Weight, ...]:
@@ -242,6 +249,8 @@ def _read(
     source = Stacked(sources) if leaf.stacked else sources[0]
     if placement is not None and "expert" in leaf.axes:
         source = Placed(source, leaf.axes.index("expert"), placement)
+    if merged := len(source.shape) - len(leaf.shape):
+        source = Merged(source, lead_axes(leaf.axes), merged + 1)  # rows, which sources of scales have as values do
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         return as_held(checkpoint.read_source(source, index), leaf.dtype)
@@ -281,8 +290,18 @@ def _drawn(keys: jax.Array, weight: Weight, held: FourBits) -> tuple[jax.Array, 
 def _made(values: jax.Array, weight: Weight, held: FourBits) -> tuple[jax.Array, ...]:
     """The arrays that a weight with a scheme is held in."""
     assert weight.scheme is not None
-    made = quantise(values, weight.scheme)
-    return tuple(as_held(part, leaf.dtype) for part, leaf in zip(made, weight.leaves(held), strict=True))
+    parts = dict(zip(weight.scheme.parts, quantise(values, weight.scheme), strict=True))
+    return _as_leaves(parts, weight, weight.scheme, held)
+
+
+def _as_leaves(
+    parts: Mapping[Part, jax.Array], weight: Weight, scheme: Scheme, held: FourBits
+) -> tuple[jax.Array, ...]:
+    """parts: one value an element, with the weight's own axes of rows."""
+    lead, leaves = lead_axes(weight.axes), zip(scheme.parts, weight.leaves(held), strict=True)
+    return tuple(
+        as_held(parts[part].reshape(scheme.shape(part, weight.shape, lead)), leaf.dtype) for part, leaf in leaves
+    )
 
 
 def _random_stack(keys: jax.Array, weight: Weight, scheme: Scheme, held: FourBits) -> tuple[jax.Array, ...]:
@@ -298,13 +317,10 @@ def _random_parts(values: jax.Array, weight: Weight, scheme: Scheme, held: FourB
     if scheme.factors:
         factors = jnp.max(jnp.abs(values), axis=-1, keepdims=True).astype(jnp.float32) / LARGEST_SCALE
     made = quantise(values / factors, replace(scheme, zeros=False, ordered=False, factors=False))
-    order, sides = jnp.arange(values.shape[-1])[::-1], {"factors": factors, "zeros": jnp.zeros_like(made[1])}
-    parts = {"codes": made[0], "scales": made[1], "order": order, **sides}
-    leaves, lead = zip(scheme.parts, weight.leaves(held), strict=True), lead_axes(weight.axes)
-    return tuple(
-        as_held(jnp.broadcast_to(parts[part], scheme.shape(part, weight.shape, lead)), leaf.dtype)
-        for part, leaf in leaves
-    )
+    reverse, shape = jnp.arange(values.shape[-1])[::-1], scheme.shape("order", weight.shape, lead_axes(weight.axes))
+    sides: dict[Part, jax.Array] = {"order": jnp.broadcast_to(reverse, shape), "zeros": jnp.zeros_like(made[1])}
+    parts: dict[Part, jax.Array] = {"codes": made[0], "scales": made[1], "factors": factors, **sides}
+    return _as_leaves(parts, weight, scheme, held)
 
 
 def _values(keys: jax.Array, weight: Weight) -> jax.Array:

@@ -109,9 +109,9 @@ class MatrixShape(NamedTuple):
 )
 @dataclass(frozen=True)
 class QuantizedArray:
-    """A weight [..., N, K]: codes of that shape, or packed; scales [..., N, K / group] of the scheme's type, zeros as
-    they in float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values;
-    factors [..., N, 1] float32.
+    """A weight [..., *rows, K]: codes of that shape, or packed; scales [..., N, K / group] of the scheme's type, N
+    being all rows, zeros as they in float32; order [K], or [E, K] of experts, int32: column k of the codes is column
+    order[k] of the values; factors [..., N, 1] float32.
 
     codes, scales and zeros may be a layer of stacks (`StackLayer`). backend: of the kernels that multiply it. shards:
     how the devices of a mesh share it; None: there is one device, or this is one device's part.
@@ -132,13 +132,9 @@ class QuantizedArray:
         return values_shape(self.codes)
 
     def flattened(self, lead: int = 0) -> "QuantizedArray":
-        """All axes between the first `lead` and the last made one."""
-
-        def flat(array: jax.Array) -> jax.Array:
-            return array.reshape(*array.shape[:lead], -1, array.shape[-1])
-
-        zeros, factors = (None if part is None else flat(part) for part in (self.zeros, self.factors))
-        return replace(self, codes=flat(self.codes), scales=flat(self.scales), zeros=zeros, factors=factors)
+        """All axes between the first `lead` and the last made one, as they are in all parts but the codes."""
+        shape = self.codes.shape
+        return replace(self, codes=self.codes.reshape(*shape[:lead], -1, shape[-1]))
 
     def specs(self, axes: Sequence[Split], lead: int = 0) -> "QuantizedArray":
         """A PartitionSpec in place of each part, for values that are split over these mesh axes; `lead` of the axes are

@@ -95,7 +95,7 @@ def test_another_type_or_scheme_is_refused(tmp_path: Path) -> None:
     [
         ("config.json", {"vocab_size": 90}, r"config.vocab_size is 96 there and 90 here.*leaves.embed.shape"),
         ("config.json", {"num_hidden_layers": 1, "layer_types": None}, r"has \d layers; config.json declares 1"),
-        (KEY, {"format": 2}, "format is 2; 1 can be read: convert the model again"),
+        (KEY, {"format": 1}, "format is 1; 2 can be read: convert the model again"),
         (KEY, {"forms": {"qkv": "apart"}}, "forms.qkv is 'apart' there and .*; forms.gate_up is 'absent' there"),
         (KEY, {"tables": {"embed": {"codes": "int3"}}}, "is not the key of a folder of leaves: .*codes int3"),
         (KEY, {"layers": None}, "is not the key of a folder of leaves"),

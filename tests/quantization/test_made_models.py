@@ -14,8 +14,10 @@ from safetensors.numpy import load_file, save_file
 
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model, random_model
-from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.rules import DEFAULT_RULES
+from jaxinfer.models.weight import Weight
+from jaxinfer.parallel.mesh import make_mesh, shard_shape
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 from jaxinfer.quantization.made import MADE
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme
 from scripts.numpy_decoder import NumpyDecoder
@@ -144,6 +146,39 @@ def test_rows_of_a_table_are_contiguous_and_a_column_of_scales_is_not() -> None:
     codes, scales = embed.shardings(DEFAULT_RULES, make_mesh())
     assert isinstance(codes, Format)
     assert not isinstance(scales, Format)
+
+
+def test_rows_are_one_axis_in_all_parts_but_codes() -> None:
+    """Over a mesh it is split as the first of the codes' axes of rows, also where a rule names an inner one."""
+    scheme = Scheme("e2m1", 16, scales="e4m3", factors=True)
+    raw = parse_config({**MOE, "num_experts": 4})
+    schemes = LayerSchemes(**dict.fromkeys(raw.layers[0].depths(raw.hidden_size), scheme))
+    config = replace(raw, layers=tuple(replace(kind, schemes=schemes) for kind in raw.layers))
+    weights = {one.path[-1]: one for one in plan_model(config, jnp.dtype(jnp.float32)).weights}
+
+    def held(name: str, mesh: MeshConfig) -> list[tuple[int, ...]]:
+        return [shard_shape(mesh, leaf.axes, leaf.shape) for leaf in weights[name].leaves("types")]
+
+    assert held("experts_gate_up", ONE_DEVICE) == [(4, 16, 2, 16, 256), (4, 512, 1), (4, 512, 16)]
+    assert held("experts_gate_up", MeshConfig({"expert": 2, "tensor": 2})) == [
+        *((2, 8, 2, 16, 256), (2, 256, 1), (2, 256, 16))
+    ]
+    inner = MeshConfig({"tensor": 2}, ShardingRules(kv_heads=(), q_per_kv=("tensor",)))
+    assert held("qkv", inner) == held("qkv", ONE_DEVICE) == [(2, 4, 64, 256), (512, 1), (512, 16)]
+
+
+@pytest.mark.parametrize(
+    ("group", "columns", "platform", "order"),
+    [(32, 256, "tpu", (0, 2, 1)), (2, 256, "tpu", None), (2, 128, "tpu", (0, 2, 1)), (32, 256, "cpu", None)],
+)
+def test_scales_lie_as_a_tpus_kernels_take_them(
+    group: int, columns: int, platform: str, order: tuple[int, ...] | None
+) -> None:
+    """By groups, unless groups fill 128 lanes. columns: of a device."""
+    weight = Weight(("down",), (3, 64, 256), jnp.dtype("float32"), ("expert", "embed", "mlp"), 1, 0, None)
+    codes, scales = (held := weight._replace(scheme=Scheme("int4", group))).leaves("types")
+    assert held.order(scales, columns, platform) == order
+    assert held.order(codes, columns, platform) is None
 
 
 @pytest.mark.few(1)

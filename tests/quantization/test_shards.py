@@ -19,7 +19,8 @@ EXPERTS = {**MOE, "num_experts": 4, "moe_intermediate_size": 256, "num_hidden_la
 def check_parts(*paths: str) -> None:
     for folder in map(Path, paths):
         one = loaded(folder)
-        sizes = [MeshConfig({"tensor": 2})] + ([MeshConfig({"expert": 2})] if folder.name.endswith("experts") else [])
+        of_experts = [MeshConfig({"expert": 2}), MeshConfig({"expert": 2, "tensor": 2})]
+        sizes = [MeshConfig({"tensor": 2}), *(of_experts if folder.name.endswith("experts") else [])]
         for mesh in map(make_mesh, sizes):
             two = loaded(folder, mesh=mesh)
             split = 0
@@ -41,7 +42,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.long
 def test_each_device_holds_its_part(tmp_path: Path) -> None:
-    run_on_devices(check_parts, 2, *map(str, folders(tmp_path)))
+    run_on_devices(check_parts, 4, *map(str, folders(tmp_path)))
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -70,9 +70,9 @@ def compare_layouts(model: str, tokens: dict[tuple[str, int], list[int]]) -> Non
     assert also == right, (also, right)
 
 
-def compare_rules(model: str, *own: str) -> None:
-    found = [engine(model, mesh=mesh)[1] for mesh in own]
-    assert found == [engine(model)[1]] * len(own), found
+def compare_rules(model: str, quantization: str, *own: str) -> None:
+    found = [engine(model, mesh=mesh, quantization=quantization)[1] for mesh in own]
+    assert found == [engine(model, quantization=quantization)[1]] * len(own), found
 
 
 def compare_demo() -> None:

@@ -32,13 +32,14 @@ def test_experts_by_channels_and_whole_give_the_tokens_of_one_device(family: str
 
 
 @pytest.mark.long
-def test_other_rules_give_the_tokens_of_one_device(tmp_path: Path):
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_other_rules_give_the_tokens_of_one_device(quantization: str, tmp_path: Path):
     """Every matrix split along its inputs, or along query heads; attention whole on each device."""
     rules = "rules: {embed: tensor, kv_heads: null, mlp: null, vocab: null, expert_mlp: null}"
     files = tmp_path / "embed.yaml", tmp_path / "q_per_kv.yaml"
     for file, text in zip(files, (rules, "rules: {q_per_kv: tensor, kv_heads: null}"), strict=True):
         file.write_text(f"axes: {{tensor: 2}}\n{text}\n")
-    run_without_devices(cpu_meshes.compare_rules, str(GOLDENS / "llama3"), *map(str, files))
+    run_without_devices(cpu_meshes.compare_rules, str(GOLDENS / "llama3"), quantization, *map(str, files))
 
 
 @pytest.mark.long

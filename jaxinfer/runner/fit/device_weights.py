@@ -13,9 +13,7 @@ from jaxinfer.runner.tuning.layer_layout import layer_layout
 
 def placed_plan(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> ModelPlan:
     """The model's structure in the layout that an engine there would choose. config: over the mesh's parts."""
-    plan = plan_model(config, dtype)
-    layout = layer_layout("auto", plan, platform, mesh)
-    return plan if layout == "unrolled" else plan_model(config, dtype, layout)
+    return plan_model(config, dtype, layer_layout("auto", platform, mesh))
 
 
 def device_bytes(weight: Weight, platform: str, mesh: MeshConfig) -> int:
@@ -23,5 +21,5 @@ def device_bytes(weight: Weight, platform: str, mesh: MeshConfig) -> int:
     columns, total = shard_shape(mesh, weight.axes, weight.shape)[-1], 0
     for leaf in weight.leaves(four_bits(platform, mesh.size)):
         part = shard_shape(mesh, leaf.axes, leaf.shape)
-        total += held_bytes(part, leaf.dtype, platform, weight.order(leaf, columns))
+        total += held_bytes(part, leaf.dtype, platform, weight.order(leaf, columns, platform))
     return total

@@ -15,8 +15,9 @@ from jaxinfer_kernels.stack import Weights
 class Sides(NamedTuple):
     """Layout of scales, and of zeros if there are any, in HBM and in a kernel's blocks.
 
-    NOTE: a kernel takes them in XLA's default layout, with N on the lanes unless G fills those too. Otherwise XLA would
-    copy them, for all experts, in every step.
+    NOTE: a kernel takes them with N on the lanes unless G fills those too. Most lie so by XLA's default layout, but not
+    where experts or layers fill more of a tile than G does; lay them out so, or XLA copies them, for all experts, in
+    every step.
 
     count: arrays. groups: G. lanes_hold_groups: they lie as [..., N, G]; else as [..., G, N]. times: factor of scales.
     """
@@ -27,7 +28,7 @@ class Sides(NamedTuple):
     times: int = 1
 
     def lay(self, arrays: Sequence[Weights]) -> list[Weights]:
-        """The arrays [..., N, G] as the kernel takes them; by XLA's default layouts this moves nothing."""
+        """The arrays [..., N, G] as the kernel takes them; where they lie so this moves nothing."""
         return [array if self.lanes_hold_groups else array.swapaxes(-1, -2) for array in arrays]
 
     def specs(self, columns: int, place: Callable[..., tuple[Any, ...]], lead: int) -> list[pl.BlockSpec]:
