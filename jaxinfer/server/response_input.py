@@ -47,7 +47,7 @@ class Numbering(NamedTuple):
 
 
 class OwnInput(NamedTuple):
-    """What is left of a body to be joined to later ones: its own items, references resolved. None are kept where the
+    """The part of a body that is joined to later ones: its own items, references resolved. None are kept where the
     body says `"store": false`."""
 
     items: Chunk = Chunk(())

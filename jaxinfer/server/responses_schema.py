@@ -28,7 +28,7 @@ class ReasoningText(msgspec.Struct):
 
 
 class OutputMessage(msgspec.Struct):
-    """What the assistant says."""
+    """A message of the assistant."""
 
     id: str
     status: Status
@@ -38,7 +38,7 @@ class OutputMessage(msgspec.Struct):
 
 
 class ReasoningItem(msgspec.Struct):
-    """What the assistant thinks. There are no summaries."""
+    """A thought of the assistant. There are no summaries."""
 
     id: str
     status: Status

@@ -174,7 +174,7 @@ def why_an_answer_ends(server: Server) -> None:
 
 @scenario
 def more_tokens_than_the_context_has(server: Server) -> None:
-    """As Claude Code asks for them."""
+    """Ask for tokens as Claude Code does."""
     with connect(server).messages.with_streaming_response.create(
         model=server.model, messages=SUM, stream=True, **{**PLAIN, "max_tokens": 32_000}
     ) as response:

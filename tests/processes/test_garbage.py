@@ -19,7 +19,7 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def little_frozen() -> Iterator[None]:
-    """As in a process that is ready."""
+    """Freeze what lives, as in a process that is ready."""
     forget_garbage()
     yield
     gc.unfreeze()

@@ -193,7 +193,7 @@ def test_random_histories_follow_the_rules(seed: int) -> None:
 
 
 def drop_what_is_gone(store: ResponseStore, kept: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """What the store has dropped of each owner; only the oldest may go, and one too large for the store."""
+    """The ids that the store has dropped of each owner; only the oldest may go, and one too large for the store."""
     dropped = {}
     for owner, mine in kept.items():
         dropped[owner] = [one for one in mine if store.get(owner, one.id) is None]

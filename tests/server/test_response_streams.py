@@ -76,7 +76,7 @@ def request(draw: random.Random) -> dict[str, Any]:
 
 
 def without_ids(response: dict[str, Any]) -> dict[str, Any]:
-    """What two responses to the same request have in common."""
+    """Return what two responses to the same request have in common."""
     numbers = itertools.count()
     plain = {name: value for name, value in response.items() if name not in ("id", "created_at", "completed_at")}
     ids = ("id", "call_id")

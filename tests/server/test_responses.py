@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(serve):
-    """With a context that holds tools, too."""
+    """Serve a model whose context holds tools, too."""
 
     async def make(**options: Any) -> Served:
         served: Served = await serve(**options)

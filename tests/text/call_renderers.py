@@ -1,4 +1,4 @@
-"""How models write calls, form by form: written by hand from what the families publish, not from the parsers."""
+"""Calls as models write them, form by form: written by hand from what the families publish, not from the parsers."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What chat templates show of forms that are not taken apart."""
+"""Forms that chat templates show, and those of them that are not taken apart."""
 
 from collections.abc import Iterator
 

@@ -77,7 +77,7 @@ class ToolBody(msgspec.Struct, kw_only=True):
 
 
 class ToolChoiceBody(msgspec.Struct, kw_only=True):
-    """Whether, and which, tools are called. name: with type `tool`."""
+    """A choice of whether, and which, tools are called. name: with type `tool`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -100,7 +100,7 @@ class FormatBody(msgspec.Struct, kw_only=True):
 
 
 class OutputBody(msgspec.Struct, kw_only=True):
-    """How hard the model shall think, and the format of its answer."""
+    """Effort of the model's thinking, and the format of its answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: FormatBody | None = None

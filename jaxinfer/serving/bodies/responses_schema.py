@@ -60,7 +60,7 @@ class Reasoning(msgspec.Struct, kw_only=True):
 
 
 class TextOptions(msgspec.Struct, kw_only=True):
-    """What the text must be."""
+    """Format of the text."""
 
     format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None

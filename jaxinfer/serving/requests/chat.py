@@ -69,7 +69,7 @@ def _slim(body: ChatBody) -> ChatBody:
 
 
 def _slim_tool(tool: Tool) -> Tool:
-    """What a reply needs to know of a tool: the types of its arguments."""
+    """Keep of a tool what a reply needs to know: the types of its arguments."""
     parameters = types_alone(tool.function.parameters or {})
     return Tool(type="function", function=Function(name=tool.function.name, parameters=parameters))
 

@@ -29,7 +29,7 @@ class OfferedTool(NamedTuple):
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """What the model calls a tool: `NAMESPACE.NAME`, or its name."""
+    """The model's name of a tool: `NAMESPACE.NAME`, or its name."""
     return name if namespace is None else f"{namespace}.{name}"
 
 

@@ -48,14 +48,14 @@ class Words:
             raise self.translated(as_request_error(error)) from None
 
     def translated(self, error: RequestError) -> RequestError:
-        """The same error in the request's words."""
+        """Translate an error to the request's words."""
         if error.param is None:
             return error
         return renamed(error, self.own(error.param))
 
 
 def renamed(error: RequestError, param: str) -> RequestError:
-    """The same error, of a field that is called otherwise."""
+    """Return the error of a field that is called otherwise."""
     if error.param is None or param == error.param:
         return error
     message = error.message

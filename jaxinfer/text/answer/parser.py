@@ -157,7 +157,7 @@ class AnswerParser:
         return self._take_tag({self._tags.begin: self._opening, self._tags.end: self._after_thought}, self._speaking)
 
     def _opening(self, parts: list[AnswerPart]) -> bool:
-        """Inside of a thought of which nothing has come: the tag may be there once more."""
+        """Begin a thought, of which nothing has come: the tag may be there once more."""
         self._thought, self._strip, self._new_thought = True, True, True
         return self._take_tag({self._tags.begin: self._opening}, self._thinking)
 
@@ -195,7 +195,7 @@ class AnswerParser:
         self._strings, self._may_tell = JsonStrings(len(CALL)), True
 
     def _reading(self, parts: list[AnswerPart]) -> bool:
-        """Inside of calls of a form whose calls are told once they are whole."""
+        """Read calls of a form whose calls are told once they are whole."""
         end = self._form.calls.end if self._form.calls is not None else ""
         while end and (at := self._held.find(end, self._searched)) >= 0:
             self._searched = at + len(end)
@@ -249,7 +249,7 @@ class AnswerParser:
         return self._state == self._closing or (bool(self._held) and not CALLED.startswith(self._held))
 
     def _closing(self, parts: list[AnswerPart]) -> bool:
-        """Behind the arguments of a call that was told."""
+        """Look for the end of a call that was told, behind its arguments."""
         end = self._held.find(CALLED)
         if end < 0:
             return False

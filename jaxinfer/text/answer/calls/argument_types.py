@@ -57,7 +57,7 @@ _MARKS = {"properties": "object", "items": "array"}
 
 
 def _found(place: str, root: Mapping[str, Any]) -> Any:
-    """What a reference within the schema means; None where it means nothing."""
+    """Look up a reference within the schema; None if it means nothing."""
     found: Any = root
     for name in place.removeprefix("#/").split("/"):
         found = found.get(name) if isinstance(found, Mapping) else None

@@ -28,7 +28,7 @@ class CallForm(ABC):
 
     title: families that have it. names: those of `--tool-call-parser`. shown: what a chat template that writes so has.
     begins: strings that begin calls, and that no other text has. end: ends them; empty: they go on to the answer's end.
-    wraps: all calls of an answer stand between the two; otherwise each does. between: separates those.
+    wraps: all calls of an answer stand between the two; otherwise each does. between: separates calls.
     """
 
     title: str
@@ -40,6 +40,8 @@ class CallForm(ABC):
     between: str = "\n"
     needs_schema: ClassVar[bool] = False
     """True where the text of arguments follows from their schema."""
+    brackets: ClassVar[tuple[str, str]] = ("", "")
+    """What stands around all calls of an answer, inside of the marks."""
 
     def shows(self, template: str) -> bool:
         """Return True if a chat template writes calls so."""
@@ -50,10 +52,18 @@ class CallForm(ABC):
         """The calls that a text is, which begins as `begins` has it, up to `end` or to the answer's end; None if it is
         none, or not all of one."""
 
-    @abstractmethod
     def tags(self, functions: Sequence[Callable], *, one: bool) -> list[Node]:
         """Return tags of a structural tag, each from the first of `begins`, of calls of these functions. one: an answer
         has one call at most."""
+        begin, (opening, closing) = self.begins[0], self.brackets
+        if not self.wraps:
+            return [self.tag(each, begin, self.end) for each in functions]
+        calls = one_or_more([self.tag(each) for each in functions], self.between, one=one)
+        return [{"type": "tag", "begin": begin + opening, "content": calls, "end": closing + self.end}]
+
+    @abstractmethod
+    def tag(self, function: Callable, before: str = "", after: str = "") -> Node:
+        """Return the tag of one call of a function. before, after: what its beginning and its end have, too."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -61,7 +71,7 @@ class CallForm(ABC):
         return (*self.begins, self.end)
 
     def inner(self, text: str) -> str:
-        """What stands between the marks of a text of calls."""
+        """Return the text between the marks of a text of calls."""
         begin = next((each for each in self.begins if text.startswith(each)), "")
         return text[len(begin) :].removesuffix(self.end)
 

@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxinfer.structural_tag import Node
 from jaxinfer.text.answer.calls.argument_types import ArgumentTypes
-from jaxinfer.text.answer.calls.form import Callable, CallForm, one_or_more
+from jaxinfer.text.answer.calls.form import Callable, CallForm
 from jaxinfer.text.answer.json_strings import DECODER
 from jaxinfer.text.answer.parts import ToolCallPart, arguments_text, member_text
 
@@ -24,6 +23,7 @@ class JsonCalls(CallForm):
     arguments: str = "arguments"
     first: str = ""
     pad: str = ""
+    brackets = ("[", "]")
 
     def parse(self, text: str, types: ArgumentTypes) -> list[ToolCallPart] | None:
         return self._calls((text.removesuffix(self.end) if text.startswith("{") else self.inner(text)).strip())
@@ -54,15 +54,9 @@ class JsonCalls(CallForm):
         arguments = member_text(text[at:end], key) if whole else arguments_text(said[key])
         return None if arguments is None else ToolCallPart(name, arguments), end
 
-    def tags(self, functions: Sequence[Callable], *, one: bool) -> list[Node]:
-        begin = self.begins[0]
-        if not self.wraps:
-            return [self._tag(each, "" if begin.startswith("{") else begin, self.end) for each in functions]
-        calls = one_or_more([self._tag(each) for each in functions], ", ", one=one)
-        return [{"type": "tag", "begin": f"{begin}[", "content": calls, "end": f"]{self.end}"}]
-
-    def _tag(self, function: Callable, before: str = "", after: str = "") -> Node:
-        head = f'{before}{self.pad}{{{self.first}"{self.key}": {json.dumps(function.name)}, "{self.arguments}": '
+    def tag(self, function: Callable, before: str = "", after: str = "") -> Node:
+        mark = "" if before.startswith("{") else before  # which is how the object itself begins
+        head = f'{mark}{self.pad}{{{self.first}"{self.key}": {json.dumps(function.name)}, "{self.arguments}": '
         return {"type": "tag", "begin": head, "content": function.arguments(""), "end": f"}}{self.pad}{after}"}
 
 
@@ -89,7 +83,7 @@ HERMES = _HermesCalls(
     title="Qwen or Hermes", names=("hermes",), shown=(), begins=("<tool_call>",), end="</tool_call>", pad="\n"
 )
 MISTRAL_LIST = JsonCalls(
-    title="Mistral", names=("mistral",), shown=("[TOOL_CALLS]",), begins=("[TOOL_CALLS]",), wraps=True
+    title="Mistral", names=("mistral",), shown=("[TOOL_CALLS]",), begins=("[TOOL_CALLS]",), wraps=True, between=", "
 )
 """Up to version 7 of its tokenizer."""
 GRANITE = JsonCalls(
@@ -98,6 +92,7 @@ GRANITE = JsonCalls(
     shown=("<|tool_call|> followed by a JSON list",),
     begins=("<|tool_call|>",),
     wraps=True,
+    between=", ",
 )
 PHI = JsonCalls(
     title="Phi-4-mini",
@@ -106,6 +101,7 @@ PHI = JsonCalls(
     begins=("<|tool_call|>",),
     end="<|/tool_call|>",
     wraps=True,
+    between=", ",
 )
 APRIEL = JsonCalls(
     title="Apriel or Hunyuan",
@@ -114,6 +110,7 @@ APRIEL = JsonCalls(
     begins=("<tool_calls>",),
     end="</tool_calls>",
     wraps=True,
+    between=", ",
 )
 COHERE = JsonCalls(
     title="Cohere",
@@ -122,6 +119,7 @@ COHERE = JsonCalls(
     begins=("<|START_ACTION|>",),
     end="<|END_ACTION|>",
     wraps=True,
+    between=", ",
     key="tool_name",
     arguments="parameters",
     first='"tool_call_id": "0", ',

@@ -1,12 +1,11 @@
 """Calls whose name stands before their arguments, a JSON object, each part between marks."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxinfer.structural_tag import Node
 from jaxinfer.text.answer.calls.argument_types import ArgumentTypes
-from jaxinfer.text.answer.calls.form import Callable, CallForm, one_or_more
+from jaxinfer.text.answer.calls.form import Callable, CallForm
 from jaxinfer.text.answer.json_strings import DECODER
 from jaxinfer.text.answer.parts import ToolCallPart
 
@@ -47,14 +46,7 @@ class NamedCalls(CallForm):
     def marks(self) -> tuple[str, ...]:
         return (*super().marks, self.open, self.middle, self.close)
 
-    def tags(self, functions: Sequence[Callable], *, one: bool) -> list[Node]:
-        begin = self.begins[0]
-        if not self.wraps:
-            return [self._tag(each, begin, self.end) for each in functions]
-        calls = one_or_more([self._tag(each) for each in functions], self.between, one=one)
-        return [{"type": "tag", "begin": begin, "content": calls, "end": self.end}]
-
-    def _tag(self, function: Callable, before: str = "", after: str = "") -> Node:
+    def tag(self, function: Callable, before: str = "", after: str = "") -> Node:
         head = f"{before}{self.open}{function.name}{self.number}{self.middle}"
         return {"type": "tag", "begin": head, "content": function.arguments(""), "end": self.close + after}
 

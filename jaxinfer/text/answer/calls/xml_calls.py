@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxinfer.structural_tag import Node
 from jaxinfer.text.answer.calls.argument_types import ArgumentTypes, types_of_properties
-from jaxinfer.text.answer.calls.form import Callable, CallForm, const, one_or_more, optional
+from jaxinfer.text.answer.calls.form import Callable, CallForm, const, optional
 from jaxinfer.text.answer.json_strings import DECODER
 from jaxinfer.text.answer.parts import ToolCallPart
 
@@ -56,16 +55,9 @@ class XmlCalls(CallForm):
     def _unpadded(self, text: str) -> str:
         return text.removeprefix(self.pad).removesuffix(self.pad)
 
-    def tags(self, functions: Sequence[Callable], *, one: bool) -> list[Node]:
-        begin = self.begins[0]
-        if not self.wraps:
-            return [self._tag(each, begin, self.end) for each in functions]
-        calls = one_or_more([self._tag(each) for each in functions], self.between, one=one)
-        return [{"type": "tag", "begin": begin, "content": calls, "end": self.end}]
-
-    def _tag(self, function: Callable, before: str = "", after: str = "") -> Node:
-        required, types = set(function.schema.get("required", ())), types_of_properties(function.schema)
-        properties = {**function.schema.get("properties", {}), **{name: {} for name in required - types.keys()}}
+    def tag(self, function: Callable, before: str = "", after: str = "") -> Node:
+        required, types = function.schema.get("required", ()), types_of_properties(function.schema)
+        properties = {**function.schema.get("properties", {}), **{name: {} for name in required if name not in types}}
         elements = [
             self._element(name, _value_node(of, types.get(name, frozenset()), function), needed=name in required)
             for name, of in properties.items()
