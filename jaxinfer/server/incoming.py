@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
 
 from aiohttp import ClientPayloadError, HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -20,9 +22,13 @@ _LEAST_BYTES_A_SECOND = 1024
 
 
 class IncomingBody:
-    """A complete body. share: what it has of the budget until `forget`."""
+    """A complete body. begin: makes a share of the budget. share: what the body has of it until `forget`."""
 
-    def __init__(self, data: bytes | bytearray, share: BodyShare | None = None):
+    def __init__(self, data: bytes | bytearray, begin: Callable[[], BodyShare], share: BodyShare | None = None):
+        self._begin = begin
+        self._hold(data, share)
+
+    def _hold(self, data: bytes | bytearray, share: BodyShare | None) -> None:
         self.data = data
         self.large = is_large(data)
         self._share = share
@@ -32,8 +38,15 @@ class IncomingBody:
             share.end()
 
     def replace(self, data: bytes | bytearray) -> None:
-        """Put another body in its place: what it refers to is in it now."""
-        self.data, self.large = data, is_large(data)
+        """Put another body in its place: what it refers to is in it now. Raises RequestError if there is no room."""
+        self.forget()
+        share = self._begin()
+        try:
+            share.grow(len(data))
+            self._hold(data, share)
+        except BaseException:
+            share.end()
+            raise
 
     def forget(self) -> None:
         """Drops the bytes."""
@@ -69,14 +82,14 @@ async def _read_incoming(request: web.Request, options: ServerConfig, budget: Bo
     """Reads a body of JSON. Raises RequestError."""
     _check_headers(request, options.max_body_bytes)
     await _ask_for_body(request)
-    content = request.content
+    content, begin = request.content, partial(budget.begin, request.get(API_KEY, ""))
     try:
         # NOTE: most bodies come with their headers, and need neither a timer nor a place in the budget.
         first = content.read_nowait()
         _check_size(len(first), options.max_body_bytes)
         if content.at_eof() and not is_large(first):
-            return IncomingBody(first)
-        return await _read_rest(request, first, options, budget)
+            return IncomingBody(first, begin)
+        return await _read_rest(request, first, options, budget, begin)
     except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
         raise RequestError(f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
 
@@ -93,9 +106,11 @@ async def _ask_for_body(request: web.Request) -> None:
         request.writer.output_size = 0
 
 
-async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+async def _read_rest(
+    request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget, begin: Callable[[], BodyShare]
+) -> IncomingBody:
     # A list of parts would take forty bytes for each that has one.
-    data, share, content = bytearray(first), budget.begin(request.get(API_KEY, "")), request.content
+    data, share, content = bytearray(first), begin(), request.content
     pace = _Pace(options.client_body_timeout)
     try:
         share.grow(len(first))
@@ -107,7 +122,7 @@ async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, 
             data += part
             _check_size(len(data), options.max_body_bytes)
             share.grow(len(part))
-        return IncomingBody(data, share)  # not as `bytes`: copying megabytes takes a while
+        return IncomingBody(data, begin, share)  # not as `bytes`: copying megabytes takes a while
     except BaseException:
         share.end()
         if share.refused and not content.is_eof():

@@ -54,16 +54,16 @@ class OwnInput(NamedTuple):
     numbering: Numbering = Numbering()
 
 
-async def join_input(incoming: IncomingBody, store: ResponseStore, owner: str) -> OwnInput:
-    """Put the items of the previous response before a body's own. Raises RequestError if what it refers to is not
-    stored, or if its JSON is too complex.
+async def join_input(incoming: IncomingBody, store: ResponseStore, owner: str, most: int) -> OwnInput:
+    """Put the items of the previous response before a body's own. most: bytes of both. Raises RequestError if what it
+    refers to is not stored, if they are more, if there is no memory for them, or if its JSON is too complex.
 
     A body that is wrong stays as it is: what is wrong is told where it is decoded.
     """
-    if incoming.large:
-        joined = await asyncio.to_thread(_join, incoming.data, store, owner)
+    if incoming.large or _REFERS.search(incoming.data):  # a short body may refer to a long conversation
+        joined = await asyncio.to_thread(_join, incoming.data, store, owner, most)
     else:
-        joined = _join(incoming.data, store, owner)
+        joined = _join(incoming.data, store, owner, most)
     if joined.data is not None:
         incoming.replace(joined.data)
     return joined.own
@@ -76,7 +76,11 @@ class _Joined(NamedTuple):
     own: OwnInput
 
 
-def _join(data: bytes | bytearray, store: ResponseStore, owner: str) -> _Joined:
+_REFERS = re.compile(rb"previous_response_id|item_reference|\\u")
+"""Signs that a body may refer to what is stored; a name may be written by escapes."""
+
+
+def _join(data: bytes | bytearray, store: ResponseStore, owner: str, most: int) -> _Joined:
     check_structure(data)
     try:
         fields = msgspec.json.decode(data, type=dict[str, Raw])
@@ -94,6 +98,9 @@ def _join(data: bytes | bytearray, store: ResponseStore, owner: str) -> _Joined:
     own = OwnInput(Chunk(kept), Numbering(len(before), given.is_text))
     if not before and not any(given.references):
         return _Joined(None, own)
+    if len(data) + sum(map(len, before)) + sum(map(len, items)) > most:
+        message = f"previous_response_id: the conversation is longer than the {most} bytes of a request"
+        raise RequestError(message, kind=ErrorKind.TOO_LARGE, param="previous_response_id", code="body_too_large")
     fields["input"] = Raw(b"[" + b",".join([*before, *items]) + b"]")
     return _Joined(msgspec.json.encode(fields), own)
 

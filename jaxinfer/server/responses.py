@@ -34,7 +34,9 @@ def make_store(options: ServerConfig) -> ResponseStore:
 async def create(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses: answers items, after those of a stored response if it names one."""
     store = request.app[STORE]
-    items, numbering = await join_input(request[INCOMING], store, _owner(request))
+    items, numbering = await join_input(
+        request[INCOMING], store, _owner(request), request.app[CONTEXT].options.max_body_bytes
+    )
     with numbering.errors(), store.reserved(items.size) as fits:
         items = items if fits else None  # while the response is made, only what is counted stays
         _, body, prepared = await receive(request, RESPONSES)

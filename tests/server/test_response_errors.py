@@ -6,6 +6,10 @@ from pathlib import Path
 import openai
 import pytest
 
+from jaxinfer.server.body_budget import BodyBudget
+from jaxinfer.server.incoming import IncomingBody
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.errors import RequestError
 from tests.server.conftest import Served
 from tests.server.conversation import TEMPLATE
 from tests.server.conversation import WEATHER_ITEM as WEATHER
@@ -109,3 +113,23 @@ async def test_what_cannot_be_drawn_is_named(serve, stream: bool, named: str, pa
         await asyncio.sleep(0.01)
     served.engine.fail_requests("no token is left", named)
     check(await asking, 400, param, "no token is left")
+
+
+async def test_a_conversation_is_no_longer_than_a_body_may_be(serve) -> None:
+    served: Served = await serve(max_body_bytes=2000)
+    junk = {"role": "user", "content": "a", "junk": "b" * 1500}
+    first = (await served.post(PATH, {"input": [junk], "max_output_tokens": 2})).body
+    answer = await served.post(PATH, {"input": [junk], "previous_response_id": first["id"]})
+    check(answer, 413, "previous_response_id", "longer than the 2000 bytes")
+    assert (await served.post(PATH, {"input": "a", "previous_response_id": first["id"]})).status == 200
+
+
+def test_a_conversation_takes_of_the_memory_of_bodies() -> None:
+    budget = BodyBudget(10 * LARGE_BYTES, shared=False)
+    body = IncomingBody(b"{}", budget.begin)
+    body.replace(bytes(3 * LARGE_BYTES))
+    assert (body.large, budget.used, budget.waiting.total()) == (True, 3 * LARGE_BYTES, 3 * LARGE_BYTES)
+    with pytest.raises(RequestError, match="no memory for more bodies"):
+        IncomingBody(b"{}", budget.begin).replace(bytes(3 * LARGE_BYTES))
+    body.forget()
+    assert (budget.used, budget.waiting.total()) == (0, 0)

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from jaxinfer.serving.config import CallParser
+from jaxinfer.text.answer.calls.argument_types import types_of_properties
 from jaxinfer.text.answer.calls.registry import CALL_FORMS, form_of_name, form_of_template
 from jaxinfer.text.answer.parser import AnswerFormat, AnswerParser, ParsedAnswer, parse_answer
 from jaxinfer.text.answer.parts import AnswerPart, WholeCalls
@@ -156,3 +157,48 @@ SHOWN = {
 def test_templates_show_their_form(template: str) -> None:
     text = material("chat_templates", f"{template}.jinja").read_text()
     assert form_of_template(text) is RENDERERS[SHOWN[template]][0]
+
+
+@pytest.mark.parametrize("name", [name for name in RENDERERS if name != "hermes"])  # whose first end mark ends it
+def test_a_beginning_that_is_none_leaves_later_calls_alone(name: str) -> None:
+    form, render = RENDERERS[name]
+    calls = [("weather", {"city": "Oslo"})]
+    text = f"I write {form.begins[0]} first.\n"
+    assert read(text + render(calls), AnswerFormat(calls=form).offering(TOOLS)) == (text.rstrip(), "", calls)
+
+
+@pytest.mark.parametrize("words", ["your json here", "json", "a\n<arg_value>b</arg_value>"])
+def test_words_between_tags_are_no_calls(words: str) -> None:
+    form, _ = RENDERERS["glm"]
+    text = f"Wrap it in <tool_call>{words}</tool_call> tags."
+    assert read(text, AnswerFormat(calls=form).offering(TOOLS)) == (text, "", [])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["qwen", "seed", "minimax", "glm"])
+def test_hostile_text_is_read_in_time(name: str) -> None:
+    """Some of these took minutes, by backtracking or by looking at all of a text for each of its marks."""
+    form, render = RENDERERS[name]
+    begin, rest = render([("weather", {"city": "Oslo"})]).split("city", 1)
+    assert rest
+    answers = AnswerFormat(calls=form).offering(TOOLS)
+    for text in (f"{begin}{' ' * 20_000}<{form.end}", f"{begin}tags{rest[:3]}{form.end * 4000}", form.begins[0] * 4000):
+        parser = AnswerParser(answers)
+        parts = [part for at in range(0, len(text), 997) for part in parser.push(text[at : at + 997])]
+        assert told(parts + parser.flush()).tool_calls == []
+
+
+@pytest.mark.timeout(60)
+def test_types_of_schemas_that_refer_to_themselves_are_read_in_time() -> None:
+    loop = {"anyOf": [{"$ref": "#/$defs/a"}] * 1400}
+    pair = {"anyOf": [{"$ref": "#/$defs/c"}] * 30}
+    wide = {"anyOf": [{"anyOf": [{"anyOf": [{"type": "null"}] * 40}] * 40}] * 40}
+    schema = {"$defs": {"a": loop, "b": pair, "c": pair}, "properties": {"x": loop, "y": pair, "z": wide}}
+    assert types_of_properties(schema)["x"] == frozenset()
+
+
+def test_a_name_with_half_a_pair_of_surrogates_is_no_call() -> None:
+    for name in ("mistral list", "hermes"):
+        form, render = RENDERERS[name]
+        text = render([("weather", {"city": "word " * 30})]).replace("weather", r"\ud800")
+        assert read(text, AnswerFormat(calls=form).offering(TOOLS)) == (text, "", [])

@@ -22,6 +22,7 @@ from jaxinfer.text.answer.parts import (
     WholeCalls,
     arguments_text,
     beginning_of,
+    is_text,
     member_text,
 )
 from jaxinfer.text.answer.thoughts import THINK, Thoughts, thoughts_of_template
@@ -29,7 +30,13 @@ from jaxinfer.text.tokenizer.tokenizer import Tokenizer
 
 CALL, CALLED = HERMES.begins[0], HERMES.end
 
+_MOST_TRIES = 64
+"""Ends of calls that may turn out to be none, and beginnings: each is a search of all that is held."""
+
 _State = Callable[[list[AnswerPart]], bool]
+
+
+NO_TYPES: ArgumentTypes = MappingProxyType({})
 
 
 class AnswerFormat(NamedTuple):
@@ -43,7 +50,7 @@ class AnswerFormat(NamedTuple):
     thoughts: Thoughts | None = None
     calls: CallForm | None = None
     channels: bool = False
-    types: ArgumentTypes = MappingProxyType({})
+    types: ArgumentTypes = NO_TYPES
 
     @classmethod
     def of_template(cls, template: str) -> "AnswerFormat":
@@ -59,7 +66,9 @@ class AnswerFormat(NamedTuple):
 
     def offering(self, tools: Sequence[ToolSchema]) -> "AnswerFormat":
         """The format of answers to a request that offers these tools: without calls where there are none."""
-        return self._replace(calls=self.calls if tools else None, types=argument_types(tools))
+        calls = self.calls if tools else None
+        types = argument_types(tools) if calls is not None and calls.needs_schema else NO_TYPES
+        return self._replace(calls=calls, types=types)
 
     def parser(self, *, thinking: bool = False) -> Parser:
         """A parser for one answer. thinking: the prompt itself has opened a thought."""
@@ -101,6 +110,8 @@ class AnswerParser:
         self._strings = JsonStrings(0)  # of that call
         self._may_tell = True  # whether the arguments of that call may turn out to be an object
         self._arguments = ObjectText()  # of a call that is told
+        self._begun = ""  # what began the calls of another form
+        self._tries = self._given_up = 0  # ends of them that were none; beginnings that were none
         self._said = False  # something of the content was told
         self._parted = False  # a call stood between that and what follows
         self._thought = form.thoughts is not None and thinking  # a thought has begun or ended
@@ -127,16 +138,16 @@ class AnswerParser:
                 break
             self._take_call(end, parts)
             self._go_on(parts)
-        if self._state == self._reading and self._take_calls(len(self._held), parts):
-            return parts
+        while self._state == self._reading:
+            if not self._take_calls(len(self._held), parts):
+                self._give_up(parts)
+            self._go_on(parts)
         return parts + self._rest()
 
     def _rest(self) -> list[AnswerPart]:
         held, self._held = self._held, ""
         if self._state == self._calling:
             return [_call(held.removeprefix(CALL)) or self._content(self._gap + held)]
-        if self._state == self._reading:
-            return [self._content(self._gap + held)]
         if self._state == self._telling:
             return [AnswerPart(arguments=held)] if held else []
         if self._state == self._closing:
@@ -174,7 +185,7 @@ class AnswerParser:
         return self._take_tag({self._tags.begin: self._opening, self._tags.end: self._after_thought}, self._speaking)
 
     def _speaking(self, parts: list[AnswerPart]) -> bool:
-        begins = () if self._form.calls is None else self._form.calls.begins
+        begins = () if self._form.calls is None or self._given_up > _MOST_TRIES else self._form.calls.begins
         stray = self._tags.end if self._form.thoughts and not self._thought else ""
         if tags := (*begins, *filter(None, [stray])):
             text, found = self._until(_marks(begins, stray), *tags)
@@ -190,7 +201,7 @@ class AnswerParser:
         return bool(found)
 
     def _begin_calls(self, begin: str) -> None:
-        self._held, self._searched = begin + self._held, len(begin)
+        self._held, self._searched, self._begun, self._tries = begin + self._held, len(begin), begin, 0
         self._state = self._calling if self._form.calls is HERMES else self._reading
         self._strings, self._may_tell = JsonStrings(len(CALL)), True
 
@@ -198,12 +209,20 @@ class AnswerParser:
         """Read calls of a form whose calls are told once they are whole."""
         end = self._form.calls.end if self._form.calls is not None else ""
         while end and (at := self._held.find(end, self._searched)) >= 0:
-            self._searched = at + len(end)
+            self._searched, self._tries = at + len(end), self._tries + 1
             if self._take_calls(self._searched, parts):
                 return True
-            # The mark may stand inside of an argument.
+            if self._tries > _MOST_TRIES:  # otherwise the mark may stand inside of an argument
+                return self._give_up(parts)
         self._searched = max(self._searched, len(self._held) - len(end) + 1)
         return False
+
+    def _give_up(self, parts: list[AnswerPart]) -> bool:
+        """Takes what seemed to begin calls for text, behind which others may begin."""
+        parts.append(self._content(self._gap + self._begun))
+        self._held, self._state, self._strip = self._held[len(self._begun) :], self._speaking, False
+        self._given_up += 1
+        return True
 
     def _take_calls(self, end: int, parts: list[AnswerPart]) -> bool:
         """Takes the calls that `_held` has up to `end`, if these are whole."""
@@ -232,7 +251,11 @@ class AnswerParser:
         self._may_tell = may_become_object(self._held[head.end() : head.end() + TOLD_AFTER])
         if not self._may_tell:
             return False
-        parts.append(AnswerPart(tool_call=ToolCallPart(DECODER.decode(head[1]), "")))
+        name = DECODER.decode(head[1])
+        self._may_tell = is_text(name)
+        if not self._may_tell:
+            return False
+        parts.append(AnswerPart(tool_call=ToolCallPart(name, "")))
         self._held, self._arguments = self._held[head.end() :], ObjectText()
         self._state = self._telling
         return True
@@ -355,7 +378,7 @@ def _call(text: str) -> AnswerPart | None:
         said = DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+    if not isinstance(said, dict) or not is_text(said.get("name")):
         return None
     key = "arguments" if "arguments" in said else "parameters"
     # As it is written: a number may be more exact than one of Python's.

@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from jaxinfer.text.answer.json_strings import DECODER, json_object
 
@@ -75,6 +75,14 @@ class WholeCalls:
 def beginning_of(tag: str, text: str) -> int:
     """Length of the longest end of `text` that begins `tag`."""
     return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """Return whether a value is a string that can be sent: JSON may write half of a pair of surrogates."""
+    return isinstance(value, str) and _SURROGATE.search(value) is None
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def arguments_text(value: Any) -> str | None:

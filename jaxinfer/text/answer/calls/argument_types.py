@@ -15,8 +15,8 @@ def schemas_of(tools: Iterable[Mapping[str, Any]]) -> list[ToolSchema]:
     return [(tool["function"]["name"], tool["function"].get("parameters")) for tool in tools]
 
 
-_MOST_STEPS = 8
-"""Schemas that are followed from one to the next, as by references."""
+_MOST_SCHEMAS = 2000
+"""Schemas of one tool that are looked at."""
 
 
 def argument_types(tools: Iterable[ToolSchema]) -> ArgumentTypes:
@@ -26,9 +26,9 @@ def argument_types(tools: Iterable[ToolSchema]) -> ArgumentTypes:
 
 def types_of_properties(schema: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """Types of the properties of an object's schema, by their names."""
-    properties = schema.get("properties")
+    properties, reader = schema.get("properties"), _Reader(schema)
     known = properties.items() if isinstance(properties, Mapping) else ()
-    return {name: _types(of, schema, _MOST_STEPS) for name, of in known}
+    return {name: reader.types(of) for name, of in known}
 
 
 def types_alone(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,21 +36,38 @@ def types_alone(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"properties": {name: {"type": sorted(of)} for name, of in types_of_properties(schema).items() if of}}
 
 
-def _types(schema: Any, root: Mapping[str, Any], steps: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or not steps:
-        return frozenset()
-    given = schema.get("type")
-    if isinstance(given, str | list):
-        return frozenset([given] if isinstance(given, str) else [each for each in given if isinstance(each, str)])
-    if isinstance(values := schema.get("enum"), list) or "const" in schema:
-        return frozenset(map(_type, values if isinstance(values, list) else [schema["const"]]))
-    if isinstance(place := schema.get("$ref"), str):
-        return _types(_found(place, root), root, steps - 1)
-    for name in ("anyOf", "oneOf", "allOf"):
-        if isinstance(choices := schema.get(name), list):
-            parts = [_types(each, root, steps - 1) for each in choices]
-            return frozenset().union(*parts) if all(parts) or name == "allOf" else frozenset()
-    return frozenset(kind for mark, kind in _MARKS.items() if mark in schema)
+class _Reader:
+    """Reads schemas of one root. Each reference is followed once, and schemas beyond a bound are not looked at: a
+    client's may refer to themselves, many times over."""
+
+    def __init__(self, root: Mapping[str, Any]):
+        self._root = root
+        self._left = _MOST_SCHEMAS
+        self._known: dict[str, frozenset[str]] = {}
+
+    def types(self, schema: Any) -> frozenset[str]:
+        """Types that a schema allows; empty: nothing is known."""
+        self._left -= 1
+        if not isinstance(schema, Mapping) or self._left < 0:
+            return frozenset()
+        given = schema.get("type")
+        if isinstance(given, str | list):
+            return frozenset([given] if isinstance(given, str) else [each for each in given if isinstance(each, str)])
+        if isinstance(values := schema.get("enum"), list) or "const" in schema:
+            return frozenset(map(_type, values if isinstance(values, list) else [schema["const"]]))
+        if isinstance(place := schema.get("$ref"), str):
+            return self._referred(place)
+        for name in ("anyOf", "oneOf", "allOf"):
+            if isinstance(choices := schema.get(name), list):
+                parts = [self.types(each) for each in choices]
+                return frozenset().union(*parts) if all(parts) or name == "allOf" else frozenset()
+        return frozenset(kind for mark, kind in _MARKS.items() if mark in schema)
+
+    def _referred(self, place: str) -> frozenset[str]:
+        if place not in self._known:
+            self._known[place] = frozenset()  # while it is followed
+            self._known[place] = self.types(_found(place, self._root))
+        return self._known[place]
 
 
 _MARKS = {"properties": "object", "items": "array"}

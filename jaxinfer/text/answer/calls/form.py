@@ -27,8 +27,8 @@ class CallForm(ABC):
     """One form of calls.
 
     title: families that have it. names: those of `--tool-call-parser`. shown: what a chat template that writes so has.
-    begins: strings that begin calls, and that no other text has. end: ends them; empty: they go on to the answer's end.
-    wraps: all calls of an answer stand between the two; otherwise each does. between: separates calls.
+    begins: strings that begin calls; another text seldom has them. end: ends calls; empty: they go on to the answer's
+    end. wraps: all calls of an answer stand between the two; otherwise each does. between: separates calls.
     """
 
     title: str

@@ -8,7 +8,7 @@ from jaxinfer.structural_tag import Node
 from jaxinfer.text.answer.calls.argument_types import ArgumentTypes
 from jaxinfer.text.answer.calls.form import Callable, CallForm
 from jaxinfer.text.answer.json_strings import DECODER
-from jaxinfer.text.answer.parts import ToolCallPart, arguments_text, member_text
+from jaxinfer.text.answer.parts import ToolCallPart, arguments_text, is_text, member_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class JsonCalls(CallForm):
             return None, at
         name = said.get(self.key, said.get("name"))
         key = next((each for each in (self.arguments, "arguments", "parameters") if each in said), None)
-        if not isinstance(name, str) or key is None:
+        if not is_text(name) or key is None:
             return None, end
         # As it is written: a number may be more exact than one of Python's.
         whole = isinstance(said[key], dict)

@@ -31,7 +31,8 @@ class XmlCalls(CallForm):
         if not text.endswith(self.end):
             return None  # of a call that was cut off, arguments may be missing
         rest, calls = self.inner(text).strip(), list[ToolCallPart]()
-        head, element = _pattern(self.head, r"[\w.-]+"), _pattern(self.key, r"[^<>\"\n]+")
+        # Names take all that they can: with less, white space could be matched in many ways.
+        head, element = _pattern(self.head, r"[\w.-]++"), _pattern(self.key, r"[^<>\"\n]++")
         while rest:
             found = head.match(rest)
             if found is None:
@@ -48,8 +49,12 @@ class XmlCalls(CallForm):
             if self.tail.strip() and not rest.startswith(self.tail.strip()):
                 return None
             members = (f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in said.items())
+            if not said and types and name not in types:
+                return None  # without arguments nothing tells it from a text
             calls.append(ToolCallPart(name, f"{{{', '.join(members)}}}"))
             rest = rest.removeprefix(self.tail.strip()).lstrip()
+            if rest and not self.wraps:
+                return None
         return calls or None
 
     def _unpadded(self, text: str) -> str:
@@ -77,7 +82,7 @@ class XmlCalls(CallForm):
 def _pattern(text: str, name: str) -> re.Pattern[str]:
     """A pattern of a mark that has a name; white space in the mark is any."""
     before, after = (r"\s*".join(map(re.escape, part.split())) for part in text.split("{}"))
-    return re.compile(rf"\s*{before}\s*({name})\s*{after}")
+    return re.compile(rf"\s*+{before}\s*+({name})\s*+{after}")
 
 
 def _value_node(schema: Any, types: frozenset[str], function: Callable) -> Node:
