@@ -11,7 +11,7 @@ from benchmarks.startup import summary
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "startup.py"
 PARTS = ["total", "imports", "plan", "load", "fit", "tracing", "compile", "warm_up", "rest"]
-SMALL = ["demo", "--max-num-seqs", "1", "--max-num-batched-tokens", "8", "--max-scored", "1", "--num-blocks", "64"]
+SMALL = ["demo", "--max-num-seqs", "1", "--max-num-batched-tokens", "8", "--max-scored", "1"]
 
 
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
